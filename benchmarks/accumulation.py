@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 from measure import Batches, console, options, table, verdict, write
-from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
+from systems import edits, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
 from systems.task import Task
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -43,7 +43,7 @@ OPTIMIZERS: Mapping[str, Callable[[nn.Module], Optimizer]] = {
 
 SYSTEMS: Mapping[str, Callable[[Task], None]] = {
     "trueloop": with_trueloop.train,
-    "raw loop, loss / K": by_hand.accumulated,
+    "raw loop, loss / K": edits.accumulated,
     "Lightning accumulate_grad_batches": with_lightning.train,
     "Accelerate accumulate()": with_accelerate.train,
     "Accelerate, variable-size recipe": with_accelerate.train_counted,
@@ -138,7 +138,7 @@ def measure(epochs: int) -> dict[str, dict[str, dict[str, Deviation]]]:
     """Return optimizer -> system -> case -> deviation."""
     found: dict[str, dict[str, dict[str, Deviation]]] = {}
     for optimizer in OPTIMIZERS:
-        references = {case: trajectory(by_hand.one_big_batch, case, optimizer, epochs) for case in CASES}
+        references = {case: trajectory(edits.one_big_batch, case, optimizer, epochs) for case in CASES}
         found[optimizer] = {
             name: {case: deviation(trajectory(train, case, optimizer, epochs), references[case]) for case in CASES}
             for name, train in SYSTEMS.items()

@@ -119,7 +119,7 @@ def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int,
 
 
 def begin(socket: ClientConnection, config: Mapping[str, Any], *bugs: str) -> None:
-    socket.send(json.dumps({"do": "begin", "config": config, "bugs": bugs, "points": []}))
+    socket.send(json.dumps({"do": "start", "config": config, "bugs": bugs, "points": []}))
     socket.send(json.dumps({"do": "run"}))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from measure import Batches, console, table, write
-from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning
+from systems import edits, with_accelerate, with_hf_trainer, with_lightning
 from systems.task import Task, fused_adamw
 from torch import nn
 from workloads import mlp, mlp_batches
@@ -22,8 +22,8 @@ UPDATES = 20
 POISONED = 5  # counted from 0
 
 SYSTEMS: Mapping[str, Callable[[Task], None]] = {
-    "raw loop": by_hand.bare,
-    "raw loop with clipping": by_hand.production,
+    "raw loop": edits.bare,
+    "raw loop with clipping": edits.production,
     "Lightning": with_lightning.train,
     "Accelerate": with_accelerate.train,
     "HF Trainer": with_hf_trainer.train,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from measure import Batches, Clock, Cost, SideBySide, console, interleave, options, table, verdict, write
-from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
+from systems import edits, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
 from systems.task import Task, adamw, fused_adamw, plain_adamw
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -83,9 +83,9 @@ def compare(load: Workload) -> tuple[SideBySide, dict[str, Tensor]]:
     full: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
     own = partial(with_trueloop.train, own_optimizer=True)
     runs = {
-        BARE: partial(run, by_hand.bare, load, last, BARE, optimizer=plain_adamw),
-        BY_HAND: partial(run, by_hand.production, load, last, BY_HAND, optimizer=adamw, **full),
-        BY_HAND_FUSED: partial(run, by_hand.production, load, last, BY_HAND_FUSED, optimizer=fused_adamw, **full),
+        BARE: partial(run, edits.bare, load, last, BARE, optimizer=plain_adamw),
+        BY_HAND: partial(run, edits.production, load, last, BY_HAND, optimizer=adamw, **full),
+        BY_HAND_FUSED: partial(run, edits.production, load, last, BY_HAND_FUSED, optimizer=fused_adamw, **full),
         TRUELOOP: partial(run, own, load, last, TRUELOOP, optimizer=fused_adamw, **full),
     }
     if load.peers:
@@ -120,7 +120,7 @@ def compare_textbook(*, quick: bool) -> SideBySide:
         return model.clock.per_tick(warm)
 
     def by_textbook(model: nn.Module) -> None:
-        by_hand.textbook(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)
+        edits.textbook(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)
 
     def by_trueloop(model: nn.Module) -> None:
         with_trueloop.train_dataset(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)

@@ -71,7 +71,7 @@ def wrapped(model: nn.Module, engine: str) -> nn.Module:
     return fully_shard(model)
 
 
-def by_hand(load: Workload, engine: str, *, production: bool) -> Cost:
+def edits(load: Workload, engine: str, *, production: bool) -> Cost:
     """Train with a loop over the wrapped model: each process on its own batch of every two."""
     model, criterion = load.model(), nn.CrossEntropyLoss()
     called = wrapped(model, engine)
@@ -141,8 +141,8 @@ def life(rank: int, port: int, pipe: Any, *, quick: bool) -> None:
     dist.init_process_group("gloo")
     found: dict[str, Any] = {"message": [small_message() for _ in range(5)]}
     systems = {
-        BARE: partial(by_hand, production=False),
-        BY_HAND: partial(by_hand, production=True),
+        BARE: partial(edits, production=False),
+        BY_HAND: partial(edits, production=True),
         TRUELOOP: by_trueloop,
     }
     for name, load in workloads(quick=quick).items():

@@ -128,7 +128,7 @@ def batching(given: Subject, *, requests: int, rounds: int) -> SideBySide:
         return turn(lambda: model.run([sample]), requests)
 
     def together(most: int) -> Cost:
-        batcher = Batcher(model.run, most=most, delay_s=0.002 if most > 1 else 0.0, waiting=10 * CLIENTS)
+        batcher = Batcher(model.run, max_batch=most, delay_s=0.002 if most > 1 else 0.0, max_waiting=10 * CLIENTS)
         wall, cpu = perf_counter(), process_time()
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda _: batcher.submit([sample]).result(), range(requests)))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from measure import Cost, SideBySide, console, interleave, options, table, verdict, write
 from overhead import PEERS, Stamped, Workload, run, workloads
-from systems import by_hand, compiled, textbook, with_trueloop
+from systems import compiled, edits, textbook, with_trueloop
 from systems.task import Task, fused_adamw, plain_adamw
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
@@ -113,14 +113,14 @@ def loops(load: Workload, rounds: int) -> SideBySide:
     full: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
     own = partial(with_trueloop.train, own_optimizer=True)
     systems: dict[str, Callable[[Task], None]] = {
-        PRODUCTION: by_hand.production,
+        PRODUCTION: edits.production,
         TRUELOOP: own,
         COMPILED: partial(own, compile=True),
         WHOLE: compiled.whole,
         **{name: PEERS[name] for name in RIVALS},
     }
     runs = {
-        BARE: partial(run, by_hand.bare, load, last, BARE, optimizer=plain_adamw),
+        BARE: partial(run, edits.bare, load, last, BARE, optimizer=plain_adamw),
         BARE_COMPILED: partial(run, compiled.model_only, load, last, BARE_COMPILED, optimizer=plain_adamw),
     }
     for name, system in systems.items():

@@ -56,7 +56,9 @@ def text_order(kind="pt2") -> ExportSpec:
     torch.manual_seed(4)
     batches = [(torch.randint(256, (size, length)),) for size, length in ((3, 5), (1, 6), (2, 2))]
     reading = Reading(kind="text", length=6, words="Bytes.")
-    return ExportSpec(kind=kind, names=("tokens_BT",), batches=batches, reading=reading, answer=Answer(kind="next_byte"))
+    return ExportSpec(
+        kind=kind, names=("tokens_BT",), batches=batches, reading=reading, answer=Answer(kind="next_byte")
+    )
 
 
 MODELS = {"table": (table_model, table_order), "text": (text_model, text_order)}

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from systems import by_hand
+from systems import edits
 from systems.task import Journal, Task, cosine, decay_groups
 
 
 def model_only(task: Task) -> None:
     """Train with the bare five lines and ``torch.compile(model)``."""
-    by_hand.bare(task, call=torch.compile(task.model))
+    edits.bare(task, call=torch.compile(task.model))
 
 
 def whole(task: Task) -> None:

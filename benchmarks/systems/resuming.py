@@ -91,7 +91,7 @@ def loader(job: Job) -> DataLoader[Any]:
     return DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=job.workers)
 
 
-def by_hand(job: Job) -> nn.Module:
+def edits(job: Job) -> nn.Module:
     """A loop with a general checkpoint of model, optimizer and epoch.
 
     https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
@@ -242,7 +242,7 @@ def by_trueloop(job: Job) -> nn.Module:
 
 SYSTEMS: Mapping[str, Callable[[Job], nn.Module]] = {
     "trueloop": by_trueloop,
-    "raw loop, state_dict checkpoint": by_hand,
+    "raw loop, state_dict checkpoint": edits,
     "Lightning": by_lightning,
     "Accelerate": by_accelerate,
     "Accelerate, seedable sampler": by_accelerate_seedable,

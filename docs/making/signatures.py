@@ -52,11 +52,11 @@ def stale() -> list[tuple[Entry, str]]:
 
 def measured(entry: Entry, key: str) -> dict[str, Any]:
     """Run both scripts from every seed, as the lab's page of signatures does, and return what the site needs."""
-    from trueloop.lab.views.signature import Asked, answer
+    from trueloop.lab.views.signature import Query, answer
 
-    answered = answer(Asked(code=entry.code))
+    answered = answer(Query(code=entry.code))
     while "curves" not in answered:
-        answered = answer(Asked(code=entry.code))
+        answered = answer(Query(code=entry.code))
     curves = answered["curves"]
     finding = curves["finding"]
     return {

@@ -1,10 +1,10 @@
 """Proofs on your own model and loop: ``trueloop.verify.overfits_one_batch(model, loss, batch)``.
 
-Every proof is a function ``(model, loss=None, batch=None, **more)``, where ``more`` are further fields of a `Subject`
+Every proof is a function ``(model, loss=None, batch=None, **more)``, where ``more`` are further fields of a `ProofTarget`
 (``loader``, ``optimizer``, ``step``, ``mask``...) and the proof's own options. It returns `Evidence`, which is true in
-a condition where the property holds; ``print(trueloop.verify.names())`` says which there are. `prove` runs them all.
+a condition where the property holds; ``print(trueloop.verify.names())`` lists them. `prove` runs them all.
 
-The proofs work on copies: the model, its gradients and modes, and every random generator are afterwards as they were.
+The proofs work on copies: the model, its gradients and modes, and all random generators are unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ def prove(
     on_start: Callable[[Proof], None] | None = None,
     on_end: Callable[[Evidence], None] | None = None,
 ) -> list[Evidence]:
-    """Prove everything that applies.
+    """Run all selected proofs.
 
     Args:
-        target: a `Subject`, a mapping of its fields, or a bare model.
+        target: a `ProofTarget`, a mapping of its fields, or a bare model.
         select: names or groups ("model", "gradients", "training", "data") of proofs; none = all.
-        ignore: likewise, left out.
-        on_start: told of every proof before it runs.
-        on_end: told of every proof after it has run.
+        ignore: names or groups to leave out.
+        on_start: called with every proof before it runs.
+        on_end: called with the evidence of every proof.
 
     Raises:
-        InvalidConfig: there is no such proof or field.
-        TrueloopError: the subject does not fit together.
+        InvalidConfig: a proof or field is unknown.
+        TrueloopError: the target is inconsistent.
     """
     todo = select_proofs(select, ignore)
-    bench = ProofContext(ProofTarget.from_user(target))
+    context = ProofContext(ProofTarget.from_user(target))
     found: list[Evidence] = []
     for proof in todo:
         if on_start is not None:
             on_start(proof)
-        found.append(run_proof(proof, bench))
+        found.append(run_proof(proof, context))
         if on_end is not None:
             on_end(found[-1])
     return found
@@ -68,7 +68,7 @@ def _prove_one(
 ) -> Evidence:
     own = {name: more.pop(name) for name in proof.options if name in more}
     if isinstance(model, ProofTarget):
-        check_field_names(more, f"{proof.name} of a subject that is ready", also=proof.options)
+        check_field_names(more, f"{proof.name} of a finished ProofTarget", also=proof.options)
         return run_proof(proof, ProofContext(model), own)
     check_field_names(more, proof.name, also=proof.options)
     return run_proof(proof, ProofContext(ProofTarget(model=model, loss=loss, batch=batch, **more)), own)
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Callable[..., Evidence]:
     if name not in names():
         if name.startswith("_"):
             raise AttributeError(f"module 'trueloop.verify' has no attribute {name!r}")
-        find_proof(name)  # says the nearest that there is
+        find_proof(name)  # raises and names the closest
         raise AttributeError(f"write {find_proof(name).name.replace('-', '_')!r}, not {name!r}")
     proof = find_proof(name)
     function = partial(_prove_one, proof)

@@ -1,4 +1,4 @@
-"""Loops of one turn at most: rules about what comes back in later turns say nothing of them."""
+"""Tests of operations: loops that run at most once."""
 
 import ast
 
@@ -32,16 +32,16 @@ MANY_TURNS = ("GRD001", "GRD004", "PRC004", "PRC006", "EVL002", "MEM001", "MEM00
 
 @pytest.mark.parametrize(("body", "once"), [*((each, True) for each in LEAVES), *((each, False) for each in GOES_ON)])
 @pytest.mark.parametrize("head", ["for x in f():", "while True:"])
-def test_a_loop_that_is_left_at_the_end_of_its_body_takes_one_turn(head, body, once):
+def test_a_loop_whose_body_ends_by_leaving_runs_at_most_once(head, body, once):
     assert Loop(ast.parse(f"{head}\n  {body}").body[0], None).runs_at_most_once() is once
 
 
-def test_a_comprehension_goes_on():
+def test_a_comprehension_may_run_several_times():
     assert not Loop(next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None).runs_at_most_once()
 
 
 @pytest.mark.parametrize("code", MANY_TURNS)
-def test_failures_of_many_turns_are_not_found_in_one(code):
+def test_failures_of_loops_need_several_iterations(code):
     entry = catalogue()[code]
     assert entry.failure.rule is not None
     rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]

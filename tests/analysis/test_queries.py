@@ -1,4 +1,4 @@
-"""How much is looked at grows with a text, not with the ways through it."""
+"""Tests that the work of the rules grows linearly with the size of a file."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ for step in range(80):
 
 
 def lists(count: int) -> str:
-    """As many lists that losses are appended to."""
-    made = "".join(f"kept{i} = []\n" for i in range(count))
-    return HEAD + made + LOOP + "".join(f"    kept{i}.append(loss)\n" for i in range(count))
+    """Return a program with this many lists that losses are appended to."""
+    parts = "".join(f"items{i} = []\n" for i in range(count))
+    return HEAD + parts + LOOP + "".join(f"    items{i}.append(loss)\n" for i in range(count))
 
 
 def functions(count: int) -> str:
-    """As many functions, each of which calls all others."""
+    """Return a program with this many functions, each of which calls all others."""
     calls = "".join(f"    call{i}(x)\n" for i in range(count))
-    made = "".join(f"def call{i}(x):\n{calls}    model(x)\n" for i in range(count))
-    return f"{HEAD}{made}@app.get('/')\ndef handler(x):\n    call0(x)\n"
+    parts = "".join(f"def call{i}(x):\n{calls}    model(x)\n" for i in range(count))
+    return f"{HEAD}{parts}@app.get('/')\ndef handler(x):\n    call0(x)\n"
 
 
 def sums(count: int) -> str:
-    """A number to which as many steps lead, each in two ways."""
+    """Return a program with a sum of this many terms, each computed in two ways."""
     return HEAD + LOOP + "    " + "\n    ".join(["loss = loss + loss"] * count) + "\n    scheduler.step(loss)\n"
 
 
@@ -53,15 +53,15 @@ def sums(count: int) -> str:
     (functions, "ENV005", lambda count: count, 4, 16),
     (sums, "SCH005", lambda _: 1, 5, 20),
 ])  # fmt: skip
-def test_what_is_looked_at_grows_with_the_text(
+def test_work_grows_linearly_with_the_source(
     monkeypatch: pytest.MonkeyPatch, text: Callable[[int], str], code: str, found: Any, few: int, many: int
 ):
-    looked = [0]
+    visited = [0]
 
     def counting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any) -> Any:
-            for each in original(*given):
-                looked[0] += 1
+        def counted(*arguments: Any) -> Any:
+            for each in original(*arguments):
+                visited[0] += 1
                 yield each
 
         return counted
@@ -72,7 +72,7 @@ def test_what_is_looked_at_grows_with_the_text(
     rule = ActiveRule(failure, "slug", failure.rule)
     effort: dict[int, int] = {}
     for count in (few, many):
-        looked[0] = 0
+        visited[0] = 0
         assert len(lint_text(text(count), "a.py", [rule]).findings) == found(count), text(count)
-        effort[count] = looked[0] / len(text(count))
+        effort[count] = visited[0] / len(text(count))
     assert effort[many] < 2 * effort[few], effort

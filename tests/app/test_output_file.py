@@ -1,4 +1,4 @@
-"""Files that a user asks for are refused before the work, and written after it."""
+"""Tests of output files: checked before the work, and written after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trueloop.app.output_file import check_writable, write_output
 from trueloop.core.errors import InvalidConfig, RunFolderError
 
 
-def test_a_place_is_kept_whatever_folder_the_program_changes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_path_stays_valid_after_a_change_of_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     place = check_writable(Path("page.html"), "page")
     assert place == tmp_path.resolve() / "page.html"
@@ -20,19 +20,19 @@ def test_a_place_is_kept_whatever_folder_the_program_changes_to(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("word", ["", "nowhere/page.html"])
-def test_where_nothing_can_be_written_is_said_at_once(tmp_path: Path, word: str):
+def test_an_unwritable_path_is_rejected_early(tmp_path: Path, word: str):
     with pytest.raises(InvalidConfig, match=r"A page cannot be written to '.*'\.\n") as refused:
         check_writable(tmp_path / word, "page")
     assert refused.value.fix == "Name a file in a folder that you may write to."
 
 
-def test_what_may_not_be_written_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_path_without_permission_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.access", lambda place, _mode: Path(place) != tmp_path / "locked.html")
     (tmp_path / "locked.html").touch()
     with pytest.raises(InvalidConfig, match="locked"):
         check_writable(tmp_path / "locked.html", "page")
 
 
-def test_a_folder_that_has_gone_is_a_lesson(tmp_path: Path):
+def test_a_removed_folder_raises_an_error(tmp_path: Path):
     with pytest.raises(RunFolderError, match="The page could not be written to .*: No such file"):
         write_output(tmp_path / "gone" / "page.html", "", "page")

@@ -26,7 +26,12 @@ def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     if board.has_baseline("deep", DEEP.fingerprint):
         return
     given = Submission(
-        track="deep", track_fingerprint=DEEP.fingerprint, name="baseline", config=DEEP.baseline.as_json(), seeds=(1, 2), baseline=True
+        track="deep",
+        track_fingerprint=DEEP.fingerprint,
+        name="baseline",
+        config=DEEP.baseline.as_json(),
+        seeds=(1, 2),
+        baseline=True,
     )
     number = board.submit(given, time.time())
     board.claim_next()

@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_number
 from trueloop.lab.teaching.one_update import step
-from trueloop.lab.views.arithmetic import counts
 from trueloop.lab.teaching.programs.one_step import OneStep
+from trueloop.lab.views.arithmetic import counts
 
 Opened = Callable[..., Page]
 expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.teaching.pipeline import Drawn, drawn
+from trueloop.lab.teaching.pipeline import PipelineRun, drawn
 from trueloop.lab.teaching.programs.pipeline import Pipeline, pipeline
 
 Opened = Callable[..., Page]
 expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine
 
 
-def shows(page: Page, found: Drawn, *, epoch: int = 0) -> None:
+def shows(page: Page, found: PipelineRun, *, epoch: int = 0) -> None:
     """Order, batches and facts of this draw are on the page."""
     expect(page.locator(".notes li")).to_have_text(list(found.facts))
     draws = found.epochs[epoch]

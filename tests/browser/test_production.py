@@ -8,9 +8,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import trainer_program, write
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
-from trueloop.lab.teaching.production.program import trainer_program
 
 Opened = Callable[..., Page]
 TEXT = (

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.datasets import Added
-from trueloop.lab.teaching.inject import written
+from trueloop.lab.teaching.inject import inject_failures
 from trueloop.lab.teaching.scenarios import SCENARIOS
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
@@ -91,7 +91,7 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     inject = catalogue()["GRD001"].failure.inject
     assert inject is not None
     text = script(page)
-    assert text == written(Simulation(samples=100, epochs=1000), [inject]).loop.text() + "\n"  # each line ends
+    assert text == inject_failures(Simulation(samples=100, epochs=1000), [inject]).loop.text() + "\n"  # each line ends
     line = 1 + text.splitlines().index("        optimizer.step()")
     expect(card.get_by_role("button")).to_have_text(f"line {line}")
     expect(page.locator("#said")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
@@ -200,7 +200,7 @@ def test_an_address_brings_everything_back(open_page: Opened):
     inject = catalogue()["LOS001"].failure.inject
     assert inject is not None
     config = Simulation(dataset="moons", learning_rate=0.3, hidden=(5,), no_grad=False, seed=7)
-    assert script(page).strip() == written(config, [inject], [Added(0.5, -0.25, 1)]).loop.text().strip()
+    assert script(page).strip() == inject_failures(config, [inject], [Added(0.5, -0.25, 1)]).loop.text().strip()
     assert address(page) == dict(part.split("=") for part in given.split("&"))
 
 
@@ -281,9 +281,9 @@ def test_what_the_modules_do(open_page: Opened):
     assert told["parted"] == "They differ from update 3 on: loss 3 with, 4 without."
     assert told["same"].startswith("Up to update 3 they are the same to the last bit")
     goes, stops, steps = told["sent"][:2], told["sent"][2:6], told["sent"][6:]
-    assert goes == [["until", 7]] * 2  # four updates ahead of the slower one
-    assert stops == [["pause", None]] * 2 + [["until", 7]] * 2
-    assert steps == [["until", 6]] * 2
+    assert goes == [["run_until", 7]] * 2  # four updates ahead of the slower one
+    assert stops == [["pause", None]] * 2 + [["run_until", 7]] * 2
+    assert steps == [["run_until", 6]] * 2
 
 
 def test_everything_can_be_done_by_keyboard(open_page: Opened):

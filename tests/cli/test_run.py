@@ -226,7 +226,7 @@ def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path
     assert "expects in_features=9, and the input has the shape (16, 8)" in " ".join(report.split())
     error = json.loads((tmp_path / "r.json").read_text())["error"]
     assert (error["kind"], error["line"], error["function"], error["update"]) == ("shape-mismatch", 12, "train", 0)
-    assert "What ended the run" in (tmp_path / "r.html").read_text()
+    assert "Error that ended the run" in (tmp_path / "r.html").read_text()
 
 
 def test_an_error_of_the_programs_own_is_not(tmp_path: Path):

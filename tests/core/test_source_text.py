@@ -1,4 +1,4 @@
-"""Edits by bytes: positions, insertion of lines, fixes that overlap."""
+"""Tests of byte-exact edits: positions, inserted lines, overlapping fixes."""
 
 import ast
 
@@ -17,7 +17,7 @@ def edited(text, *edits):
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_positions_are_those_of_the_syntax_tree(newline):
+def test_positions_match_the_syntax_tree(newline):
     source = newline.join(("é = 'ü'", "if é:", "    f(é, 'ß')  # é", ""))
     text, (_, condition) = first(source)
     call = condition.body[0].value
@@ -28,7 +28,7 @@ def test_positions_are_those_of_the_syntax_tree(newline):
     assert edited(text, text.replace(call.args[0], "x")) == source.replace("f(é", "f(x")
 
 
-def test_lines_go_before_and_behind_a_statement_with_its_indentation():
+def test_lines_are_inserted_with_the_indentation_of_the_statement():
     text, (loop,) = first("for x in y:\n\tf(x)  # why\n\n\tg(\n\t\tx)\n")
     one, two = loop.body
     assert (
@@ -39,12 +39,12 @@ def test_lines_go_before_and_behind_a_statement_with_its_indentation():
     assert edited(text, text.insert_after(two, "a()")) == text.source + "\ta()\n"
 
 
-def test_the_last_line_need_not_end():
+def test_the_last_line_may_lack_a_line_end():
     text, (one,) = first("f()")
     assert edited(text, text.insert_after(one, "g()", "h()")) == "f()\ng()\nh()"
 
 
-def test_statements_that_share_a_line_are_left_alone():
+def test_statements_that_share_a_line_are_not_edited():
     text, (one, two) = first("f(); g()\n")
     assert text.insert_after(one, "a()") is None
     assert text.insert_before(two, "a()") is None
@@ -52,12 +52,12 @@ def test_statements_that_share_a_line_are_left_alone():
     assert text.insert_before(condition.body[0], "a()") is None
 
 
-def test_what_is_decorated_gets_its_lines_above_the_decorators():
+def test_lines_go_above_decorators():
     text, (function,) = first("@a\n@b\ndef f(): ...\n")
     assert edited(text, text.insert_before(function, "x = 1")) == "x = 1\n@a\n@b\ndef f(): ...\n"
 
 
-def test_a_fix_is_applied_whole_or_waits():
+def test_a_fix_is_applied_completely_or_not_at_all():
     text = SourceText("abcdef")
     fixes = [
         Fix((Edit(0, 1, "A"), Edit(5, 6, "F")), safe=True),
@@ -72,12 +72,12 @@ def test_a_fix_is_applied_whole_or_waits():
     assert apply_fixes(text, both)[1] == both[:1], "which of two insertions comes first matters"
 
 
-def test_a_line_that_there_is_not_is_empty():
+def test_a_missing_line_is_empty():
     text = SourceText("a\nb\n")
     assert [text.line(number) for number in (0, 1, 2, 9)] == ["", "a", "b", ""]
 
 
-def test_what_shares_the_end_of_its_line_gets_nothing_behind_it_but_a_comment_stays():
+def test_insert_after_keeps_comments_and_refuses_shared_lines():
     text, (_, second) = first("f(); g()  # why\n")
     assert text.insert_after(second, "a()") is None
     text, (one, two) = first("f()  # why\ng()\n")
@@ -86,7 +86,7 @@ def test_what_shares_the_end_of_its_line_gets_nothing_behind_it_but_a_comment_st
 
 
 @pytest.mark.parametrize("source", ['f("""a\nb""")\n', "@a\ndef f(): ...\n", "f(); g()\n"])
-def test_what_cannot_be_moved_whole_is_put_under_nothing(source):
+def test_indent_under_refuses_unmovable_statements(source):
     text, (statement, *_) = first(source)
     assert text.indent_under(statement, "with h():") is None
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_moved_whole_is_put_under_nothing(source):
         ("(x\n  .softmax(1))", True, None),
     ],
 )
-def test_a_call_leaves_what_it_is_about_unless_a_comment_would_go(source, method, left):
+def test_unwrap_call_keeps_the_operand_and_comments(source, method, left):
     text, (statement,) = first(source)
     edits = text.unwrap_call(statement.value, method=method)
     assert (edits and edited(text, *edits)) == left
@@ -114,13 +114,13 @@ def test_a_call_leaves_what_it_is_about_unless_a_comment_would_go(source, method
     ("source", "left"),
     [("f(a, b)", "f(a)"), ("f(a, (b))", None), ("f(a)", None), ("f(a, b, c=1)", None), ("f(a ,b)", "f(a)")],
 )
-def test_the_last_argument_goes_with_its_comma(source, left):
+def test_the_last_argument_is_dropped_with_its_comma(source, left):
     text, (statement,) = first(source)
     edit = text.drop_last_argument(statement.value)
     assert (edit and edited(text, edit)) == left
 
 
-def test_a_statement_moves_with_its_comment_or_not_at_all():
+def test_a_statement_moves_with_its_comment():
     source = "for x in y:\n    f(x)  # why\n    g(\n        x)\nh(); i()\nj()\n"
     text, (loop, shared, _, last) = first(source)
     short, long = loop.body
@@ -145,11 +145,11 @@ def test_a_statement_moves_with_its_comment_or_not_at_all():
         ("loss.backward(create_graph=True)", 14, 31, ""),
     ],
 )
-def test_what_cuts_the_graph_is_seen_where_it_is_added_and_where_it_is_removed(source, start, end, new):
+def test_added_or_removed_graph_cuts_are_detected(source, start, end, new):
     assert cuts_graph(SourceText(source), Fix((Edit(start, end, new),), safe=True))
 
 
-def test_a_line_that_is_moved_and_words_that_look_alike_cut_no_graph():
+def test_moved_lines_and_similar_words_do_not_cut_the_graph():
     text = SourceText("a = f(b).item()\nstep()\n")
     edits = text.move_statement(ast.parse(text.source).body[0], behind=ast.parse(text.source).body[1])
     assert edits

@@ -1,4 +1,4 @@
-"""Comments that silence: on the line, for the whole statement, never in a string."""
+"""Tests of suppression comments: on a line, for a full statement, never in a string."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(text: str) -> dict[int, set[str]]:
         ("# trueloop: ignore[GRD001]  # trueloop: ignore[MEM001]", {"GRD001", "MEM001"}),
     ],
 )
-def test_a_comment_names_codes(comment: str, words: set[str]):
+def test_a_comment_lists_codes(comment: str, words: set[str]):
     assert read(f"a = 1\nstep()  {comment}\nb = 2\n") == {2: words}
 
 
@@ -41,11 +41,11 @@ def test_a_comment_names_codes(comment: str, words: set[str]):
         "# ignore[GRD001]",
     ],
 )
-def test_what_is_not_quite_it_silences_nothing(comment: str):
+def test_malformed_comments_suppress_nothing(comment: str):
     assert read(f"step()  {comment}\n") == {}
 
 
-def test_a_string_is_no_comment():
+def test_a_string_is_not_a_comment():
     assert (
         read("""
         text = "# trueloop: ignore"
@@ -57,7 +57,7 @@ def test_a_string_is_no_comment():
     )
 
 
-def test_it_counts_for_the_whole_statement():
+def test_a_comment_applies_to_the_full_statement():
     text = """\
         loss = criterion(
             output,  # trueloop: ignore[LOS001]
@@ -70,21 +70,21 @@ def test_it_counts_for_the_whole_statement():
     assert read(text) == {**{line: {"LOS001"} for line in (1, 2, 3, 4)}, 6: {"GRD001"}, 7: {"GRD001"}}
 
 
-def test_the_head_of_a_loop_is_a_statement_of_its_own():
+def test_the_header_of_a_loop_is_a_separate_statement():
     assert read("for x in data:  # trueloop: ignore[DAT003]\n    step(x)\n    step(x)\n") == {1: {"DAT003"}}
 
 
-def test_a_comment_on_a_line_of_its_own_silences_nothing():
+def test_a_comment_on_its_own_line_suppresses_nothing():
     assert read("a = 1\n# trueloop: ignore\nstep()\n") == {}
     assert read("def f():\n    # trueloop: ignore\n    step()\n") == {}
 
 
-def test_two_statements_on_a_line_share_its_comment():
+def test_statements_on_one_line_share_its_comment():
     assert read("a = 1; step()  # trueloop: ignore[GRD001]\n") == {1: {"GRD001"}}
 
 
 @pytest.mark.parametrize("broken", ["f(((\n", "'''never closed\n", "  a\n b\n", "%%time\n", "a = $\n", "\0", ""])
-def test_what_is_not_python_is_read_as_far_as_it_goes(broken: str):
+def test_invalid_python_is_read_up_to_the_error(broken: str):
     assert read("step()  # trueloop: ignore[GRD001]\n" + broken)[1] == {"GRD001"}
 
 
@@ -102,5 +102,5 @@ def test_no_newline_at_the_end():
         ("GRD001", set[str](), False),
     ],
 )
-def test_a_code_is_named_by_itself_its_family_or_everything(code: str, words: set[str], expected: bool):
+def test_a_code_matches_itself_its_family_or_all_codes(code: str, words: set[str], expected: bool):
     assert matches_code(code, frozenset(words)) is expected

@@ -8,7 +8,7 @@ from PIL import Image
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.export.artifact import Description
-from trueloop.export.input_files import read_samples, parse_json_samples
+from trueloop.export.input_files import parse_json_samples, read_samples
 from trueloop.export.io_description import Array, Extent, Reading
 
 

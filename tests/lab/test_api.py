@@ -64,7 +64,7 @@ def asked_at_once(answering: RequestHandler, *questions: Request) -> list[tuple[
 
 
 def test_a_question_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trueloop.lab.api.SLOWEST_S", 0.02)
+    monkeypatch.setattr("trueloop.lab.api.BODY_TIMEOUT_S", 0.02)
     given: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def slow() -> dict[str, Any]:
@@ -82,12 +82,12 @@ def test_a_question_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch:
 
 
 def test_only_so_many_questions_wait(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trueloop.lab.api.WAITING", 1)
+    monkeypatch.setattr("trueloop.lab.api.MAX_WAITING", 1)
     workers: Any = Workers("hangs", "hangs", "answers", "answers")
     nothing: Any = None
     answers = asked_at_once(RequestHandler(workers, nothing, timeout_s=0.1), *(question() for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
-    assert sum("questions wait" in words for _, words in answers) == 2
+    assert sum("requests are waiting" in words for _, words in answers) == 2
 
 
 @pytest.mark.parametrize(("behaves", "status", "words"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
@@ -109,4 +109,4 @@ def test_a_worker_that_fails_is_not_asked_again(behaves: str, status: int, words
     failed, good = workers.given
     assert failed.ended
     assert good.ended, "when the server stops"
-    assert good.asked == {"view": "pipeline", "asked": {}}
+    assert good.asked == {"view": "pipeline", "query": {}}

@@ -26,7 +26,7 @@ def test_what_is_spoilt_is_not_there(tmp_path, spoilt):
 
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
     DiskCache(tmp_path).put(KEY, {"x": "y" * 100})
-    monkeypatch.setattr(module, "LARGEST", 50)
+    monkeypatch.setattr(module, "MAX_BYTES", 50)
     assert DiskCache(tmp_path).get(KEY) is None
 
 
@@ -42,7 +42,7 @@ def test_where_nothing_can_be_written_nothing_is_kept(tmp_path):
 def test_the_oldest_go(tmp_path, monkeypatch):
     import os
 
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     kept = DiskCache(tmp_path)
     for place, letter in enumerate("abc"):
         kept.put(letter * 40, {"x": letter})

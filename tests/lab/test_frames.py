@@ -24,7 +24,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def played(frames: FrameSender, **settings: object) -> Play:
     simulation = Simulation(samples=40, batch=8, epochs=1, **settings)  # pyright: ignore[reportArgumentType]
-    play = Play(Program(teaching_loop(simulation).text()), lambda play: None, aside=contextlib.nullcontext)
+    play = Play(Program(teaching_loop(simulation).text()), lambda play: None, isolated=contextlib.nullcontext)
     play.run()
     frames.start_run(7)
     return play

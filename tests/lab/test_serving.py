@@ -1,4 +1,4 @@
-"""The lab answers its own page, and nothing hostile: a clear 4xx, bounded, nothing run."""
+"""The lab answers its own page, refuses hostile requests with a 4xx, and stops when idle."""
 
 from __future__ import annotations
 
@@ -13,100 +13,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from trueloop.lab.idle_shutdown import Lively
-from trueloop.lab.server import STATIC
 
 from trueloop.app.web import connections
 from trueloop.lab import api, frames, serving, simulator, websocket, zygote
-from trueloop.lab import serving as module
-
-
-def test_an_open_connection_is_a_visitor():
-    async def check():
-        door = asyncio.Event()
-
-        async def app(scope, receive, send):
-            await door.wait()
-
-        lively = Lively(app)
-        visit = asyncio.create_task(lively({"type": "websocket"}, None, None))
-        await asyncio.sleep(0)
-        assert lively.idle_s == 0.0
-        waits = asyncio.create_task(lively.until_idle(0.01, lambda: False))
-        await asyncio.sleep(0.05)
-        assert not waits.done()
-        door.set()
-        await visit
-        assert lively.idle_s >= 0.0
-        await asyncio.wait_for(waits, 10)
-
-    asyncio.run(check())
-
-
-def test_a_reason_to_stay_keeps_it(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
-    asked = []
-
-    def busy():
-        asked.append(True)
-        return len(asked) < 4
-
-    async def app(scope, receive, send):
-        raise AssertionError
-
-    asyncio.run(asyncio.wait_for(Lively(app).until_idle(0.001, busy), 10))
-    assert len(asked) == 4
-
-
-def test_a_failed_request_was_a_visit_too():
-    async def app(scope, receive, send):
-        raise ValueError
-
-    async def check():
-        lively = Lively(app)
-        try:
-            await lively({"type": "http"}, None, None)
-        except ValueError:
-            assert lively.idle_s >= 0.0
-        else:
-            raise AssertionError
-
-    asyncio.run(check())
-
-
-def test_a_question_that_the_end_cuts_off_is_told_so():
-    async def never(scope, receive, send):
-        await asyncio.Event().wait()
-
-    async def check():
-        sent = []
-
-        async def send(message):
-            sent.append(message)
-
-        question = asyncio.create_task(Lively(never)({"type": "http"}, None, send))
-        await asyncio.sleep(0)
-        question.cancel()
-        await question
-        assert sent[0]["status"] == 503
-        assert json.loads(sent[1]["body"])["stopping"] is True
-
-    asyncio.run(check())
-
-
-def test_a_lab_of_a_moment_ends_by_itself(tmp_path):
-    script = (
-        "from pathlib import Path\n"
-        "from trueloop.lab.serving import listening, serve\n"
-        f"serve(listening(0), Path({str(tmp_path)!r}), opened=False, say=print, idle_s=0.2)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "http://127.0.0.1:" in done.stdout
-
+from trueloop.lab.serving import STATIC, IdleMonitor
 
 JSON = {"content-type": "application/json"}
 VENDORED = {  # uPlot 1.6.32, as published
@@ -145,7 +55,9 @@ def test_the_page_is_served_with_its_policy(lab: str):
     assert Answer(lab, "GET", "/app.js", **{"if-none-match": script.headers["etag"]}).status == 304
 
 
-@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/..%2f..%2fapi.py", "//etc/passwd", "/pages/"])
+@pytest.mark.parametrize(
+    "path", ["/../serving.py", "/%2e%2e/serving.py", "/..%2f..%2fapi.py", "//etc/passwd", "/pages/"]
+)
 def test_no_file_outside_is_served(lab: str, path: str):
     assert Answer(lab, "GET", path).status == 404
 
@@ -179,18 +91,18 @@ def test_its_own_origin_is_answered(lab: str):
         (b" " * (65 << 10), 413, "more than"),
     ],
 )
-def test_what_is_no_question_is_named(lab: str, body: bytes, status: int, words: str):
+def test_invalid_queries_are_refused_with_a_reason(lab: str, body: bytes, status: int, words: str):
     answer = post(lab, "arithmetic", body)
     assert answer.status == status
     assert words in json.loads(answer.body)["what"]
 
 
-def test_a_form_of_another_site_asks_nothing(lab: str):
+def test_a_form_of_another_site_is_refused(lab: str):
     answer = Answer(lab, "POST", "/api/arithmetic", b"{}", **{"content-type": "text/plain"})
     assert answer.status == 415
 
 
-def test_a_page_there_is_not_is_named(lab: str):
+def test_an_unknown_page_is_404(lab: str):
     for answer in (post(lab, "nonsense", {}), Answer(lab, "GET", "/api/nonsense")):
         assert answer.status == 404
         assert "arithmetic" in json.loads(answer.body)["fix"]
@@ -201,7 +113,7 @@ def test_the_server_goes_on(lab: str):
 
 
 @pytest.mark.parametrize(("name", "digest"), VENDORED.items())
-def test_what_is_vendored_is_what_was_published(name: str, digest: str):
+def test_vendored_files_are_the_published_ones(name: str, digest: str):
     assert hashlib.sha256((STATIC / "vendor" / name).read_bytes()).hexdigest() == digest
 
 
@@ -212,10 +124,10 @@ def test_the_server_needs_no_torch(tmp_path: Path):
     assert done.stdout.strip() == "False"
 
 
-def test_the_documentation_tells_the_bounds_that_there_are():
+def test_the_documentation_states_the_actual_limits():
     docs = Path(__file__).parents[2] / "docs" / "lab.md"
-    told = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
-    assert api.MAX_BODY_BYTES == serving.LARGEST_MESSAGE
+    text = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
+    assert api.MAX_BODY_BYTES == serving.MAX_MESSAGE_BYTES
     for words in (
         f"a body above {api.MAX_BODY_BYTES >> 10} KiB",
         f"may take {zygote.MAX_WORKER_BYTES >> 30} GiB more",
@@ -229,4 +141,91 @@ def test_the_documentation_tells_the_bounds_that_there_are():
         f"there may be {connections.MAX_CONNECTIONS}",
         f"within {connections.REQUEST_TIMEOUT_S:g} seconds",
     ):
-        assert words in told
+        assert words in text
+
+
+def test_an_open_connection_counts_as_a_visitor():
+    async def check():
+        release = asyncio.Event()
+
+        async def app(scope, receive, send):
+            await release.wait()
+
+        monitor = IdleMonitor(app)
+        visit = asyncio.create_task(monitor({"type": "websocket"}, None, None))
+        await asyncio.sleep(0)
+        assert monitor.idle_s == 0.0
+        waits = asyncio.create_task(monitor.wait_until_idle(0.01, lambda: False))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        release.set()
+        await visit
+        assert monitor.idle_s >= 0.0
+        await asyncio.wait_for(waits, 10)
+
+    asyncio.run(check())
+
+
+def test_a_busy_lab_does_not_stop(monkeypatch):
+    monkeypatch.setattr(serving, "IDLE_CHECK_INTERVAL_S", 0.01)
+    calls = []
+
+    def busy():
+        calls.append(True)
+        return len(calls) < 4
+
+    async def app(scope, receive, send):
+        raise AssertionError
+
+    asyncio.run(asyncio.wait_for(IdleMonitor(app).wait_until_idle(0.001, busy), 10))
+    assert len(calls) == 4
+
+
+def test_a_failed_request_counts_as_a_visit():
+    async def app(scope, receive, send):
+        raise ValueError
+
+    async def check():
+        monitor = IdleMonitor(app)
+        try:
+            await monitor({"type": "http"}, None, None)
+        except ValueError:
+            assert monitor.idle_s >= 0.0
+        else:
+            raise AssertionError
+
+    asyncio.run(check())
+
+
+def test_a_request_cut_off_by_the_shutdown_gets_503():
+    async def never(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def check():
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        request = asyncio.create_task(IdleMonitor(never)({"type": "http"}, None, send))
+        await asyncio.sleep(0)
+        request.cancel()
+        await request
+        assert sent[0]["status"] == 503
+        assert json.loads(sent[1]["body"])["stopping"] is True
+
+    asyncio.run(check())
+
+
+def test_an_idle_lab_stops_by_itself(tmp_path):
+    script = (
+        "from pathlib import Path\n"
+        "from trueloop.lab.serving import bind_port, serve\n"
+        f"serve(bind_port(0), Path({str(tmp_path)!r}), opened=False, say=print, idle_s=0.2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "http://127.0.0.1:" in done.stdout

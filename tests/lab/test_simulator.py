@@ -63,8 +63,8 @@ class Page:
         return self.until(lambda message: message.get("state") == state and "frame" in message)[0]
 
     def begin(self, *bugs: str, **config: Any) -> Message:
-        self.say({"do": "begin", "config": QUICK | config, "bugs": bugs})
-        return self.until(lambda message: message.get("kind") in {"began", "refused"})[0]
+        self.say({"do": "start", "config": QUICK | config, "bugs": bugs})
+        return self.until(lambda message: message.get("kind") in {"started", "refused"})[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def worker() -> Iterator[Page]:
 def page(worker: Page) -> Page:
     worker.paints = True
     worker.frames.clear()
-    worker.say({"do": "look", "neurons": False})
+    worker.say({"do": "show_neurons", "neurons": False})
     return worker
 
 
@@ -120,9 +120,9 @@ def test_steps_stretches_and_neurons(page: Page):
     assert page.until(lambda message: message.get("update") == 1)[0]["state"] == "paused"
     page.say({"do": "step", "updates": 3})
     assert page.until(lambda message: message.get("update", 0) >= 4)[0]["update"] == 4
-    page.say({"do": "until", "update": 30})
+    page.say({"do": "run_until", "update": 30})
     page.until(lambda message: message.get("state") == "paused" and message["update"] == 30)
-    page.say({"do": "look", "neurons": True})
+    page.say({"do": "show_neurons", "neurons": True})
     header = page.state("paused")
     assert [plane["name"] for plane in header["planes"]] == ["boundary", "0:0", "0:1", "0:2", "0:3"]
     assert all(plane["scale"] > 0 for plane in header["planes"][1:])
@@ -149,11 +149,11 @@ def test_a_weight_and_points_by_hand(page: Page):
     said = page.kind("script")
     assert said["text"].splitlines()[-1] == "# update 0: head.bias[1] = 2.5"
     assert page.state("paused")["weights"]["head.bias"][1] == 2.5
-    page.say({"do": "point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "unpoint", "x": 0, "y": 0}, {"do": "run"})
+    page.say({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0, "y": 0}, {"do": "run"})
     page.kind("script")
     assert "taken away" in page.kind("script")["text"]
-    page.say({"do": "begin", "config": QUICK, "points": [[0.25, -0.5, 1], [1, 1, 0]]})
-    began = page.kind("began")
+    page.say({"do": "start", "config": QUICK, "points": [[0.25, -0.5, 1], [1, 1, 0]]})
+    began = page.kind("started")
     assert [0.25, -0.5, 1] in began["points"]["train"]
     assert len(began["points"]["train"]) == 34
 
@@ -162,7 +162,7 @@ def test_a_run_that_has_ended_tells_of_no_points_that_it_did_not_train_on(page: 
     page.begin(epochs=1)
     page.say({"do": "run"})
     page.kind("ended")
-    page.say({"do": "point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "unpoint", "x": 0.0, "y": 0.0})
+    page.say({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0.0, "y": 0.0})
     page.say({"do": "edit", "parameter": "head.bias", "index": [0], "value": 1.5})
     script = page.kind("script")["text"]
     assert "head.bias[0] = 1.5" in script
@@ -173,10 +173,10 @@ def test_another_run_takes_the_place_of_the_one_that_runs(page: Page):
     first = page.begin(epochs=1000)["run"]
     page.say({"do": "run"})
     page.state("running")
-    page.say({"do": "begin", "config": QUICK}, {"do": "run"})
+    page.say({"do": "start", "config": QUICK}, {"do": "run"})
     ended = page.kind("ended")
     assert (ended["run"], ended["why"]) == (first, "another run")
-    assert page.kind("began")["run"] == first + 1
+    assert page.kind("started")["run"] == first + 1
     assert page.kind("ended")["why"] == "finished"
 
 
@@ -202,15 +202,15 @@ def test_what_is_not_finite_is_sent_as_words(page: Page):
 
 HOSTILE: list[Message | str] = [
     "", "nonsense", "[1]", "{", '{"do": NaN}', {}, {"do": "exec"}, {"do": ["run"]},
-    {"do": "begin", "code": "import os"},
-    {"do": "begin", "config": {"hidden": [10**9]}}, {"do": "begin", "config": {"__class__": 1}},
-    {"do": "begin", "bugs": ["XXX999"]}, {"do": "begin", "bugs": ["CKP003"]},
-    '{"do": "begin", "points": [[1e400, 0, 0]]}',
-    {"do": "begin", "points": [[0, 0, 9]]}, {"do": "step", "updates": -1}, {"do": "edit", "parameter": "x"},
+    {"do": "start", "code": "import os"},
+    {"do": "start", "config": {"hidden": [10**9]}}, {"do": "start", "config": {"__class__": 1}},
+    {"do": "start", "bugs": ["XXX999"]}, {"do": "start", "bugs": ["CKP003"]},
+    '{"do": "start", "points": [[1e400, 0, 0]]}',
+    {"do": "start", "points": [[0, 0, 9]]}, {"do": "step", "updates": -1}, {"do": "edit", "parameter": "x"},
     {"do": "edit", "parameter": "__class__", "index": [0], "value": 1.0},
     {"do": "edit", "parameter": "head.bias", "index": [7], "value": 1.0},
     {"do": "edit", "parameter": "head.bias", "index": [-1], "value": 1.0},
-    {"do": "point", "x": 0, "y": 0, "label": 5}, {"do": "scenario", "name": "../../etc/passwd"},
+    {"do": "add_point", "x": 0, "y": 0, "label": 5}, {"do": "scenario", "name": "../../etc/passwd"},
     {"do": "ack", "frame": -1},
 ]  # fmt: skip
 
@@ -244,7 +244,7 @@ def test_it_ends_when_the_page_hangs_up_in_the_middle_of_a_run():
 
     ours, theirs = os.pipe()
     answers, answering = os.pipe()
-    os.write(theirs, json.dumps({"do": "begin", "config": QUICK}).encode() + b'\n{"do": "run"}\n')
+    os.write(theirs, json.dumps({"do": "start", "config": QUICK}).encode() + b'\n{"do": "run"}\n')
     os.close(theirs)
     simulator.serve(ours, answering)
     assert b'"ready"' in os.read(answers, 1 << 16)
@@ -269,8 +269,8 @@ def test_the_copied_script_is_judged_the_same_by_trueloop_run(page: Page, tmp_pa
 
 def test_a_script_that_torch_refuses_ends_with_its_words_and_its_line(page: Page):
     before = page.begin()["run"]  # what is still said of an earlier test's run comes before this
-    page.say({"do": "begin", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
+    page.say({"do": "start", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
     ended, _ = page.until(lambda message: message.get("kind") == "ended" and message["run"] != before)
     assert ended["why"] == "ValueError: optimizer got an empty parameter list"
     assert ended["updates"] == 0
-    assert page.begin()["kind"] == "began"
+    assert page.begin()["kind"] == "started"

@@ -6,14 +6,14 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields
-from trueloop.lab.simulator_commands import KINDS, Begin, EditWeight, Step, parse_command
+from trueloop.lab.simulator_commands import KINDS, EditWeight, Start, Step, parse_command
 from trueloop.lab.teaching.simulation import Simulation
 
 
 def test_each_order_becomes_its_record():
-    assert parse_command({"do": "begin"}) == Begin(config=Simulation())
-    begin = parse_command({"do": "begin", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
-    assert begin == Begin(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
+    assert parse_command({"do": "start"}) == Start(config=Simulation())
+    begin = parse_command({"do": "start", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
+    assert begin == Start(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
     assert parse_command({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2}) == EditWeight(
         parameter="head.bias", index=(1,), value=2.0
     )
@@ -29,9 +29,9 @@ def test_every_order_is_bounded(kind: type):
     "message",
     [
         {}, {"do": None}, {"do": {}}, {"do": "eval"}, {"do": "run", "faster": True}, {"do": "step", "updates": 10**9},
-        {"do": "begin", "config": []}, {"do": "begin", "bugs": "GRD001"}, {"do": "begin", "bugs": ["GRD001"] * 9},
-        {"do": "begin", "points": [[0, 0, 0]] * 201}, {"do": "point", "x": float("nan"), "y": 0, "label": 0},
-        {"do": "look", "neurons": 1}, {"do": "scenario", "name": "rates"},
+        {"do": "start", "config": []}, {"do": "start", "bugs": "GRD001"}, {"do": "start", "bugs": ["GRD001"] * 9},
+        {"do": "start", "points": [[0, 0, 0]] * 201}, {"do": "add_point", "x": float("nan"), "y": 0, "label": 0},
+        {"do": "show_neurons", "neurons": 1}, {"do": "scenario", "name": "rates"},
         {"do": "edit", "parameter": "w", "index": []},
     ],
 )  # fmt: skip

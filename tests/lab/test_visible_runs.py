@@ -22,88 +22,88 @@ def test_runs_and_programs_are_listed_together(made, seen, tmp_path):
     made.run("digits-1", end="finished")
     made.run("digits-2", end="")
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py --lr 1"})
-    told = seen.listed("")
-    assert told["more"] == 0
-    by_id = {each["id"]: each for each in told["runs"]}
+    run = seen.list_runs("")
+    assert run["more"] == 0
+    by_id = {each["id"]: each for each in run["runs"]}
     assert set(by_id) == {"runs/digits-1", "runs/digits-2", f"live/{writer.name}"}
-    assert told["runs"][0]["id"] == f"live/{writer.name}", "what runs comes first"
+    assert run["runs"][0]["id"] == f"live/{writer.name}", "what runs comes first"
     assert (by_id["runs/digits-1"]["state"], by_id["runs/digits-1"]["update"]) == ("finished", 6)
     assert by_id["runs/digits-2"]["state"] == "killed"
     assert by_id[f"live/{writer.name}"]["what"] == "train.py --lr 1"
-    assert [each["id"] for each in seen.listed("train lr")["runs"]] == [f"live/{writer.name}"]
-    assert [each["id"] for each in seen.listed("killed")["runs"]] == ["runs/digits-2"]
-    encode_json(told)
+    assert [each["id"] for each in seen.list_runs("train lr")["runs"]] == [f"live/{writer.name}"]
+    assert [each["id"] for each in seen.list_runs("killed")["runs"]] == ["runs/digits-2"]
+    encode_json(run)
 
 
 def test_a_list_is_bounded(made, seen, monkeypatch):
-    monkeypatch.setattr(module, "SHOWN", 2)
+    monkeypatch.setattr(module, "MAX_LISTED", 2)
     for number in range(5):
         made.run(f"r{number}")
-    told = seen.listed("")
-    assert (len(told["runs"]), told["more"]) == (2, 3)
+    run = seen.list_runs("")
+    assert (len(run["runs"]), run["more"]) == (2, 3)
 
 
 def test_what_is_the_same_is_not_sent_again(made, seen):
     made.run("a")
-    (first,) = seen.follow(["runs/a"], [])["runs"]
+    (first,) = seen.poll(["runs/a"], [])["runs"]
     assert (first["update"], first["state"]) == (6, "finished")
     assert {"loss", "lr", "grad_norm", "throughput"} <= {panel["name"] for panel in first["panels"]}
-    (again,) = seen.follow(["runs/a"], [first["mark"]])["runs"]
-    assert again == {"id": "runs/a", "mark": first["mark"], "same": True, "behind": False}
+    (again,) = seen.poll(["runs/a"], [first["version"]])["runs"]
+    assert again == {"id": "runs/a", "version": first["version"], "same": True, "behind": False}
     made.run("a", losses=(0.9,))
-    (later,) = seen.follow(["runs/a"], [first["mark"]])["runs"]
-    assert (later["update"], later["mark"] != first["mark"]) == (2, True)
+    (later,) = seen.poll(["runs/a"], [first["version"]])["runs"]
+    assert (later["update"], later["version"] != first["version"]) == (2, True)
 
 
 @pytest.mark.parametrize(
-    "word",
+    "run_id",
     [
         "runs/../secret", "runs/.hidden", "runs/link", "runs/", "runs/a/../../secret", "live/../runs/a", "live/a",
         "live/20260101-000000-1/..", "secret", "/etc", "other/a", "runs/a\0", "",
     ],
 )  # fmt: skip
-def test_nothing_else_is_read(made, seen, tmp_path, word):
+def test_nothing_else_is_read(made, seen, tmp_path, run_id):
     made.run("a")
     made.run(".hidden")
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "journal.jsonl").write_bytes((made.root / "a" / "journal.jsonl").read_bytes())
     (made.root / "link").symlink_to(secret)
-    (told,) = seen.follow([word], [])["runs"]
-    assert set(told) == {"id", "mark", "missing"}
-    assert [each["id"] for each in seen.listed("")["runs"]] == ["runs/a"]
+    (run,) = seen.poll([run_id], [])["runs"]
+    assert set(run) == {"id", "version", "missing"}
+    assert [each["id"] for each in seen.list_runs("")["runs"]] == ["runs/a"]
 
 
-def test_a_journal_that_is_a_link_is_not_followed(made, seen, tmp_path):
+def test_a_journal_that_is_a_link_is_not_readers(made, seen, tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     (made.root / "b").mkdir(parents=True)
     (made.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
-    (told,) = seen.follow(["runs/b"], [])["runs"]
-    assert told["state"] == "damaged"
-    assert "secret" not in json.dumps({**told, "id": ""})
-    assert seen.listed("")["runs"] == []
+    (run,) = seen.poll(["runs/b"], [])["runs"]
+    assert run["state"] == "damaged"
+    assert "secret" not in json.dumps({**run, "id": ""})
+    assert seen.list_runs("")["runs"] == []
 
 
 def test_a_hostile_run_is_text(made, seen):
     folder = made.hostile()
-    (told,) = seen.follow([f"runs/{folder.name}"], [])["runs"]
-    assert told["checkpoints"][0]["name"] == "etc"
-    assert told["checkpoints"][0]["there"] is False
-    encode_json(told)
+    (run,) = seen.poll([f"runs/{folder.name}"], [])["runs"]
+    assert run["checkpoints"][0]["name"] == "etc"
+    assert run["checkpoints"][0]["there"] is False
+    encode_json(run)
 
 
 def test_few_are_kept_in_memory(made, seen, monkeypatch):
-    monkeypatch.setattr(module, "FOLLOWED", 2)
+    monkeypatch.setattr(module, "MAX_READERS", 2)
     for name in "abc":
         made.run(name)
-        seen.follow([f"runs/{name}"], [])
+        seen.poll([f"runs/{name}"], [])
     assert list(seen._readers) == ["runs/b", "runs/c"]
 
 
 def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
-    word = f"live/{writer.name}"
-    (first,) = seen.follow([word], [])["runs"]
+    run_id = f"live/{writer.name}"
+    (first,) = seen.poll([run_id], [])["runs"]
     assert (first["state"], first["kind"]) == ("running", "watched")
     finding = {"code": "GRD001", "title": "t", "severity": "error", "message": "m", "path": "/x.py", "line": 3}
     lines = [{"number": 3, "text": "step()", "fault": True, "words": ["here"]}, None]
@@ -116,15 +116,15 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
         "verdicts": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
     }  # fmt: skip
     writer.write_end(3, 0, {"report": report, "nothing": ""})
-    (told,) = seen.follow([word], [first["mark"]])["runs"]
-    assert (told["state"], told["words"], told["update"]) == ("finished", "1 error", 3)
-    assert (told["findings"][0]["count"], told["findings"][0]["line"]) == (7, 3)
-    assert told["findings"][0]["excerpts"][0]["lines"] == [lines[0], None]
-    assert told["layers"]["norms"] == [[1.0, None]]
-    (loss,) = [panel for panel in told["panels"] if panel["name"] == "loss"]
+    (run,) = seen.poll([run_id], [first["version"]])["runs"]
+    assert (run["state"], run["words"], run["update"]) == ("finished", "1 error", 3)
+    assert (run["findings"][0]["count"], run["findings"][0]["line"]) == (7, 3)
+    assert run["findings"][0]["excerpts"][0]["lines"] == [lines[0], None]
+    assert run["layers"]["norms"] == [[1.0, None]]
+    (loss,) = [panel for panel in run["panels"] if panel["name"] == "loss"]
     assert (loss["marks"], loss["curves"][0]["y"]) == ([1], [3.0, 1.0])
-    assert {part["name"]: round(part["share"], 3) for part in told["spent"]}["other"] == 0.3
-    encode_json(told)
+    assert {part["name"]: round(part["share"], 3) for part in run["spent"]}["other"] == 0.3
+    encode_json(run)
 
 
 def test_a_hostile_program_is_text(seen, tmp_path):
@@ -132,14 +132,16 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     folder = tmp_path / "live" / writer.name
     finding = {"severity": "<b>", "line": "x", "count": 1e999, "path": {}}
     writer.write_finding({"finding": finding, "excerpts": [3, {"lines": [1, {}]}]})
-    writer.write_end(1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
-    (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
-    assert told["findings"][0]["severity"] == "warning"
-    encode_json(told)
+    writer.write_end(
+        1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}}
+    )
+    (run,) = seen.poll([f"live/{writer.name}"], [])["runs"]
+    assert run["findings"][0]["severity"] == "warning"
+    encode_json(run)
     (folder / "now").write_bytes(encode_position({"s": "x", "updates": 1e308, "pid": "1", "timing": {"a": []}}))
-    (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
-    assert told["state"] == "killed"
-    encode_json(told)
+    (run,) = seen.poll([f"live/{writer.name}"], [])["runs"]
+    assert run["state"] == "killed"
+    encode_json(run)
 
 
 def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):

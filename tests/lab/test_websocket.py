@@ -49,10 +49,10 @@ def test_another_sites_page_opens_no_session(lab: str, origin: Any):
         "[]",
         '{"do": NaN}',
         '{"do": "nonsense"}',
-        '{"do": "begin", "config": {"hidden": [1000000000]}, "bugs": [], "points": []}',
-        '{"do": "begin", "config": {"epochs": 1e9}, "bugs": [], "points": []}',
-        '{"do": "begin", "config": {"__class__": 1}, "bugs": [], "points": []}',
-        '{"do": "begin", "config": {}, "bugs": ["__import__"], "points": []}',
+        '{"do": "start", "config": {"hidden": [1000000000]}, "bugs": [], "points": []}',
+        '{"do": "start", "config": {"epochs": 1e9}, "bugs": [], "points": []}',
+        '{"do": "start", "config": {"__class__": 1}, "bugs": [], "points": []}',
+        '{"do": "start", "config": {}, "bugs": ["__import__"], "points": []}',
         '{"do": "edit", "parameter": "__class__", "index": [0], "value": 1}',
         '{"do": "step", "updates": -1}',
         '{"do": ' + "[" * 900 + "]" * 900 + "}",
@@ -66,8 +66,8 @@ def test_what_cannot_be_met_is_refused_in_words_and_the_session_goes_on(lab: str
         refused = texts(socket, kind("refused"))
         assert refused["what"]
         assert refused["fix"]
-        socket.send(json.dumps({"do": "begin", "config": {}, "bugs": [], "points": []}))
-        assert texts(socket, kind("began"))["config"]["dataset"] == "spiral"
+        socket.send(json.dumps({"do": "start", "config": {}, "bugs": [], "points": []}))
+        assert texts(socket, kind("started"))["config"]["dataset"] == "spiral"
 
 
 def test_a_message_without_end_closes_the_session(lab: str):
@@ -81,8 +81,8 @@ def test_sessions_are_apart(lab: str):
     with connect(address(lab)) as one, connect(address(lab)) as two:
         for socket, seed in ((one, 1), (two, 2)):
             texts(socket, kind("ready"))
-            socket.send(json.dumps({"do": "begin", "config": {"seed": seed}, "bugs": [], "points": []}))
-        assert [texts(socket, kind("began"))["config"]["seed"] for socket in (one, two)] == [1, 2]
+            socket.send(json.dumps({"do": "start", "config": {"seed": seed}, "bugs": [], "points": []}))
+        assert [texts(socket, kind("started"))["config"]["seed"] for socket in (one, two)] == [1, 2]
 
 
 class Socket:

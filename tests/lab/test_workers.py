@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.lab.workers import WorkerLost, Worker, Workers
+from trueloop.lab.workers import Worker, WorkerLost, Workers
 
 
 @contextlib.asynccontextmanager
@@ -44,9 +44,9 @@ async def gone(pid: int) -> None:
 
 
 async def answers(worker: Worker) -> None:
-    await worker.send(json.dumps({"view": "arithmetic", "asked": {"wrong": 1}}))
+    await worker.send(json.dumps({"view": "arithmetic", "query": {"wrong": 1}}))
     reply = json.loads(await worker.receive())
-    assert "wrong" in reply["refused"]["what"]
+    assert "wrong" in reply["error"]["what"]
 
 
 async def question(workers: Workers) -> None:
@@ -110,7 +110,7 @@ async def dies(workers: Workers, of: signal.Signals, monkeypatch: pytest.MonkeyP
     assert zygote is not None
     zygote.send_signal(of)
     with monkeypatch.context() as patched:
-        patched.setattr("trueloop.lab.workers.ANSWER_S", 0.2)
+        patched.setattr("trueloop.lab.workers.REPLY_TIMEOUT_S", 0.2)
         patched.setattr(Workers, "start", refuse)
         with pytest.raises(WorkerLost, match="Too many open files"):
             await workers.fork("calculator")

@@ -11,7 +11,7 @@ def at(line, code="GRD001"):
     )
 
 
-def test_every_finding_is_silenced_where_it_stands():
+def test_every_finding_gets_a_suppression_comment():
     source = 'f(\n    1,\n    2)  # why\ng("#")   # trueloop: ignore[EVL001]\nh()\n'
     text, count = add_ignore_comments(source, [at(1), at(2, "MEM001"), at(4), at(4, "EVL001")])
     assert count == 4
@@ -24,5 +24,5 @@ def test_every_finding_is_silenced_where_it_stands():
     assert add_ignore_comments(text, [at(1), at(2, "MEM001"), at(4)])[0] == text
 
 
-def test_line_ends_and_the_end_of_the_file_stay():
+def test_line_ends_and_end_of_file_are_kept():
     assert add_ignore_comments("f()\r\ng()", [at(2)])[0] == "f()\r\ng()  # trueloop: ignore[GRD001]"

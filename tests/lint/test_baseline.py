@@ -14,14 +14,14 @@ def finding(path, line=3):
     )
 
 
-def test_a_finding_is_known_by_its_words_not_by_its_line(tmp_path):
+def test_the_baseline_key_is_independent_of_line_numbers(tmp_path):
     inside = baseline_key(finding(str(tmp_path / "a.py")), "  optimizer.step()  ", tmp_path)
     assert inside == baseline_key(finding(str(tmp_path / "a.py"), line=40), "optimizer.step()", tmp_path)
     assert inside == ("a.py", "GRD001", "optimizer.step()")
     assert inside != baseline_key(finding(str(tmp_path / "a.py")), "optimizer.step(closure)", tmp_path)
 
 
-def test_what_is_written_is_read_and_counted(tmp_path):
+def test_a_baseline_round_trips_with_counts(tmp_path):
     keys = [("b.py", "GRD001", "é"), ("a.py", "GRD001", "x"), ("a.py", "GRD001", "x")]
     path = tmp_path / "baseline.json"
     assert write_baseline(path, keys) == 3
@@ -34,14 +34,14 @@ def test_what_is_written_is_read_and_counted(tmp_path):
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"schema": 2, "findings": []}', '{"schema": 1}', '{"schema": 1, "findings": [1]}']
 )
-def test_what_is_no_baseline_is_refused(tmp_path, content):
+def test_an_invalid_baseline_is_rejected(tmp_path, content):
     path = tmp_path / "b.json"
     path.write_text(content)
-    with pytest.raises(InvalidConfig, match="is no baseline"):
+    with pytest.raises(InvalidConfig, match="is not a baseline"):
         load_baseline(path)
 
 
-def test_where_there_is_none_it_says_how_to_write_one(tmp_path):
+def test_a_missing_baseline_error_says_how_to_write_one(tmp_path):
     with pytest.raises(InvalidConfig) as caught:
         load_baseline(tmp_path / "gone.json")
     assert "--write-baseline" in caught.value.fix

@@ -31,7 +31,7 @@ def calls(name):
 BAD = failure(calls("bad"), ("bad",))
 
 
-def test_findings_know_line_column_end_and_function():
+def test_a_finding_has_line_column_end_and_function():
     text = textwrap.dedent("""
         class A:
             def f(self):
@@ -47,30 +47,30 @@ def test_findings_know_line_column_end_and_function():
     assert (found.code, found.severity, found.fix) == ("GRD001", Severity.ERROR, "Fix it.")
 
 
-def test_the_same_place_is_told_once_and_in_the_order_of_the_text():
+def test_findings_are_unique_and_sorted_by_location():
     text = "bad(2)\nfor x in y: bad(bad(1))\n"
     found = lint_text(text, "a.py", [BAD, BAD]).findings
     assert [(each.location.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
 
 
-def test_rules_whose_words_are_not_there_are_not_asked():
+def test_rules_without_their_required_words_are_skipped():
     def find(source):
         raise AssertionError
 
     assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).findings == ()
 
 
-def test_comments_silence_and_idle_ones_are_told():
+def test_comments_suppress_and_unused_ones_are_listed():
     text = "bad()  # trueloop: ignore[GRD001]\nbad()  # trueloop: ignore\ngood()  # trueloop: ignore[GRD]\nbad()\n"
     linted = lint_text(text, "a.py", [BAD])
     assert [found.location.line for found in linted.findings] == [4]
     assert linted.suppressed == 2
     assert linted.unused_pragmas == ((SourceLocation("a.py", 3), "GRD"),)
     other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
-    assert other.unused_pragmas == (), "EVL001 was not looked for"
+    assert other.unused_pragmas == (), "the rule of EVL001 was not applied"
 
 
-def test_what_is_no_python_is_said_with_its_line():
+def test_a_syntax_error_is_reported_with_its_line():
     for text, words in (
         ("x = (\n", "line 1"),
         ("print 'a'\n", "Missing parentheses"),
@@ -83,7 +83,7 @@ def test_what_is_no_python_is_said_with_its_line():
     assert "nested" in lint_text("(" * 5000 + ")" * 5000, "a.py", [BAD]).problem.lower()
 
 
-def test_a_fault_of_ours_is_told_and_keeps_nothing_else_back():
+def test_an_internal_error_is_reported_and_other_files_are_linted():
     def find(source):
         raise KeyError("x")
 
@@ -100,7 +100,7 @@ BREAKS = {
         "            aopt.step()\n            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)\n",
     ),
 }
-"""Each takes one of them apart."""
+"""Edits that break one of the loops."""
 
 
 def all_rules():
@@ -109,13 +109,13 @@ def all_rules():
     return [each for each in ruled if not each.rule.opt_in]
 
 
-def test_nothing_is_said_about_loops_that_everybody_knows():
+def test_well_known_training_loops_have_no_findings():
     found = lint_text(KNOWN.read_text(), "known.py", all_rules()).findings
     assert not [f"{each.code} {each.location}" for each in found if each.severity != Severity.NOTE]
 
 
 @pytest.mark.parametrize("code", BREAKS)
-def test_one_of_them_taken_apart_is_told(code):
+def test_a_broken_well_known_loop_is_found(code):
     text = KNOWN.read_text()
     broken = text.replace(*BREAKS[code])
     assert broken != text

@@ -24,7 +24,7 @@ def notebook(*sources):
     return json.dumps({"cells": cells, "nbformat": 4}, indent=1).encode()
 
 
-def test_a_notebook_is_one_program_whose_places_are_cells():
+def test_findings_in_a_notebook_name_cells():
     head, loop = BAD.split("for step", 1)
     read = lint_content(notebook("%time x = 1\n", head, f"for step{loop}"), "nb.ipynb", JOB)
     (found,) = read.result.findings
@@ -32,13 +32,13 @@ def test_a_notebook_is_one_program_whose_places_are_cells():
     assert str(found.related[0][0]) == "nb.ipynb:cell 3:4"
 
 
-def test_comments_that_silence_nothing_are_told_by_their_cells():
+def test_unused_comments_in_a_notebook_name_cells():
     read = lint_content(notebook("x = 1\n", "y = 2\nz = 3  # trueloop: ignore[GRD001]\n"), "nb.ipynb", JOB)
     assert [(str(site), codes) for site, codes in read.result.unused_pragmas] == [("nb.ipynb:cell 2:2", "GRD001")]
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf", "# coding: latin-1\n# é ü\n".encode("latin-1")])
-def test_fixes_count_bytes_of_the_file(head):
+def test_fixes_use_byte_positions_of_the_file(head):
     content = head + BAD.lstrip().encode()
     (found,) = lint_content(content, "a.py", JOB).result.findings
     ((start, end, text),) = found.autofix.edits
@@ -46,7 +46,7 @@ def test_fixes_count_bytes_of_the_file(head):
     assert lint_content(content, "a.py", LintJob(RULES, fix=True)).after == fixed
 
 
-def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
+def test_a_notebook_is_fixed_per_cell(tmp_path):
     head, loop = BAD.split("for step", 1)
     before = notebook("!nvidia-smi", head, f"for step{loop}", "syntax error here")
     read = lint_content(before, "nb.ipynb", LintJob(RULES, fix=True))
@@ -62,7 +62,7 @@ def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
     assert linecache.getline(f"{path}:cell 3", 1).startswith("for step")
 
 
-def test_what_cannot_be_judged_is_said_and_the_rest_goes_on(tmp_path):
+def test_unreadable_files_are_reported_and_others_are_linted(tmp_path):
     contents = {"a.py": BAD.encode(), "b.py": b"\0", "c.py": b"x = (", "d.ipynb": b"{", "e.py": GOOD.encode()}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -76,7 +76,7 @@ def test_what_cannot_be_judged_is_said_and_the_rest_goes_on(tmp_path):
 
 
 @pytest.mark.slow(reason="starts a pool of processes")
-def test_many_files_in_several_processes_come_in_order(tmp_path):
+def test_several_processes_return_results_in_order(tmp_path):
     paths = [tmp_path / f"{number:03}.py" for number in range(MIN_FILES_FOR_PROCESSES + 5)]
     for number, path in enumerate(paths):
         path.write_text(BAD if number % 2 else GOOD)

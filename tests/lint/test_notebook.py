@@ -20,7 +20,7 @@ def raw(**how):
     return json.dumps({"cells": CELLS, "metadata": {}, "nbformat": 4}, **({"indent": 1} | how)) + "\n"
 
 
-def test_magics_are_hidden_and_every_line_keeps_its_place():
+def test_magics_are_hidden_and_line_numbers_kept():
     notebook = Notebook(raw())
     compile(notebook.text, "nb", "exec")
     lines = notebook.text.splitlines()
@@ -35,7 +35,7 @@ def test_magics_are_hidden_and_every_line_keeps_its_place():
 
 
 @pytest.mark.parametrize("how", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"ensure_ascii": False, "indent": 4}])
-def test_only_the_cell_that_changes_is_written(how):
+def test_only_changed_cells_are_rewritten(how):
     before = raw(**how)
     notebook = Notebook(before)
     assert notebook.render(notebook.text) == before
@@ -48,13 +48,13 @@ def test_only_the_cell_that_changes_is_written(how):
     assert after[:start] == before[:start]
 
 
-def test_a_source_that_is_one_string_stays_one():
+def test_a_string_source_stays_a_string():
     text = '{"cells": [{"cell_type": "code", "source": "a = 1\\nb = 2"}]}'
     notebook = Notebook(text)
     assert notebook.render(notebook.text.replace("a = 1", "a = 3")) == text.replace("a = 1", "a = 3")
 
 
-def test_a_cell_may_hold_what_stands_between_cells():
+def test_a_cell_may_contain_the_cell_marker():
     source = ["# trueloop: cell 7\n", "a = 1  # trueloop: ignore[GRD001]\n", "%magic\n", "pass  # trueloop: hidden b\n"]
     text = json.dumps({"cells": [{"cell_type": "code", "source": each} for each in (source, "c = 1", source)]})
     notebook = Notebook(text)
@@ -63,7 +63,7 @@ def test_a_cell_may_hold_what_stands_between_cells():
     assert notebook.render(notebook.text.replace("= 1", "= 2")) == text.replace("= 1", "= 2")
 
 
-def test_lines_know_where_they_stand_in_the_file():
+def test_cell_lines_have_file_lines():
     notebook = Notebook(raw())
     cell = notebook.cells[0]
     assert raw().splitlines()[cell.lines[1] - 1].strip() == '"import torch\\n",'
@@ -72,12 +72,12 @@ def test_lines_know_where_they_stand_in_the_file():
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [{"source": []', "nonsense", "[" * 100_000]
 )
-def test_what_is_no_notebook_is_said(text):
+def test_an_invalid_notebook_is_reported(text):
     with pytest.raises(Unreadable, match="not a notebook"):
         Notebook(text)
 
 
-def test_strings_that_look_like_magics_stay():
+def test_strings_that_look_like_magics_are_kept():
     source = 'x = """\n%s and !this\n"""\n'
     notebook = Notebook(json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
     assert notebook.text.endswith(source)

@@ -50,7 +50,7 @@ def test_any_log_is_answered(text: str):
     answer = explain_text(text)
     assert answer.has_known_errors == bool(answer.errors or answer.failures or answer.trueloop_errors)
     assert all(told.entry.match(told.error.message) for told in answer.errors)
-    assert set(answer.to_json()) == {"errors", "failures", "ours", "unknown", "nearest"}
+    assert set(answer.to_json()) == {"errors", "failures", "trueloop_errors", "unknown", "nearest"}
 
 
 @given(LINES)

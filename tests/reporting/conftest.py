@@ -1,4 +1,4 @@
-"""A made-up report with one of everything, and the source it is about."""
+"""A report with every kind of content, and the source file of its findings."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def numbers(finding: Finding) -> list[list[int | None]]:
     return [[line and line.number for line in excerpt.lines] for excerpt in excerpts(finding)]
 
 
-def test_two_lines_around_the_fault_and_the_related_ones_among_them(finding: Finding):
+def test_an_excerpt_shows_context_and_related_lines(finding: Finding):
     (excerpt,) = excerpts(finding)
     lines = [line for line in excerpt.lines if line]
     assert [line.number for line in lines] == [9, 10, 11, 12, 13]
@@ -32,25 +32,25 @@ def test_a_comment_is_not_underlined(finding: Finding):
     assert line.text[start:end] == "optimizer.step()"
 
 
-def test_lines_far_away_are_joined_by_a_gap(finding: Finding):
+def test_distant_lines_are_separated_by_a_gap(finding: Finding):
     path = finding.location.path if finding.location else ""
     assert numbers(replace(finding, related=((SourceLocation(path, 2), "here"),))) == [[1, 2, None, 9, 10, 11, 12, 13]]
     near = replace(finding, related=((SourceLocation(path, 6), "here"),))
     assert numbers(near) == [[5, 6, 7, 8, 9, 10, 11, 12, 13]], "one line is shown rather than a gap in its place"
 
 
-def test_another_file_is_another_excerpt_and_a_file_that_is_gone_has_its_numbers(finding: Finding, tmp_path: Path):
+def test_each_file_has_an_excerpt_and_a_missing_file_line_numbers(finding: Finding, tmp_path: Path):
     gone = replace(finding, related=((SourceLocation(str(tmp_path / "gone.py"), 7), "made here"),))
     (_, other) = excerpts(gone)
     assert [(line.number, line.text) for line in other.lines if line] == [(7, "")]
 
 
-def test_no_place_no_lines(finding: Finding):
+def test_a_finding_without_location_has_no_excerpt(finding: Finding):
     assert excerpts(replace(finding, location=None, related=())) == []
 
 
 @pytest.mark.parametrize("line", [0, 10**6])
-def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: int):
+def test_a_line_outside_the_file_is_harmless(finding: Finding, line: int):
     path = finding.location.path if finding.location else ""
     (excerpt,) = excerpts(replace(finding, location=SourceLocation(path, line), related=()))
     assert line in [each.number for each in excerpt.lines if each]
@@ -64,12 +64,12 @@ def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: i
         ("instead", ["- loss.backward()", "+ optimizer.zero_grad()"]),
     ],
 )
-def test_a_change_is_a_small_diff(finding: Finding, where: str, signs: list[str]):
+def test_a_suggested_change_is_a_diff(finding: Finding, where: str, signs: list[str]):
     assert finding.change is not None
     assert [f"{each.sign} {each.text}" for each in diff_lines(finding.change._replace(position=where))] == signs
 
 
-def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding):
+def test_a_multiline_change_keeps_relative_indentation(finding: Finding):
     assert finding.change is not None
     change = finding.change._replace(text="with torch.no_grad():\n    evaluate(model)")
     assert [each.text for each in diff_lines(change)] == [
@@ -79,11 +79,11 @@ def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding)
     ]
 
 
-def test_a_change_of_a_file_that_is_gone_shows_what_is_new():
+def test_a_change_of_a_missing_file_shows_the_new_lines():
     assert [tuple(each) for each in diff_lines(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
 
 
-def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
+def test_a_byte_fix_is_shown_as_a_diff(tmp_path):
     path = tmp_path / "a.py"
     path.write_bytes(b"\xef\xbb\xbfif x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
     at = path.read_bytes().index(b"1")

@@ -14,7 +14,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """Every element opened is closed, in order; remembers what there is."""
+    """Parses a page, checks that elements are closed in order, and records tags and texts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_from_outside(report: Report, folder: Path):
+def test_the_page_is_complete_and_loads_nothing(report: Report, folder: Path):
     page = to_html(report, base=folder)
     parsed = Page(page)
     assert parsed.open == []
@@ -46,7 +46,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(report: Report, folder
     assert "@media print" in page
 
 
-def test_it_says_what_the_terminal_says(report: Report, folder: Path):
+def test_the_page_has_the_content_of_the_terminal_report(report: Report, folder: Path):
     page = to_html(report, base=folder)
     assert "1 error, 1 warning, 1 note: this run is not training what you think</h1>" in page
     for words in ("train.py:11", "added here", "since update 1, 1199 times", "Call optimizer.zero_grad()",
@@ -56,7 +56,7 @@ def test_it_says_what_the_terminal_says(report: Report, folder: Path):
     assert page.count('class="mark"') == 2 * 3, "a first update on each plot whose updates reach it"
 
 
-def test_what_the_program_says_cannot_become_markup(report: Report, folder: Path):
+def test_texts_of_the_program_are_escaped(report: Report, folder: Path):
     (folder / "train.py").write_text("x = '</pre><script>alert(1)</script>'\n" * 20)
     evil = "<script>alert(1)</script>\" onload='x'\x1b\udcff"
     finding = replace(
@@ -71,7 +71,7 @@ def test_what_the_program_says_cannot_become_markup(report: Report, folder: Path
 
 
 @pytest.mark.parametrize("values", [(), (float("nan"),), (1.0,), (0.0, 0.0), (1e-30, 1e30), (-1.0, float("inf"), 2.0)])
-def test_any_series_can_be_drawn(report: Report, values: tuple[float, ...]):
+def test_any_series_can_be_plotted(report: Report, values: tuple[float, ...]):
     series = Series(updates=tuple(range(len(values))), values=values)
     page = to_html(replace(report, series={"loss": series}))
     assert not re.search(r'(?:x|y|cx|cy|points)[12]?="[^"]*(?:nan|inf)', page)
@@ -81,10 +81,10 @@ def test_an_empty_report_is_a_page():
     assert "Not judged" in to_html(Report(findings=()))
 
 
-def test_what_ended_the_run_stands_first(report: Report, error: ExplainedError, folder: Path):
+def test_the_error_that_ended_the_run_comes_first(report: Report, error: ExplainedError, folder: Path):
     page = to_html(replace(report, error=replace(error, message="<b>mat1</b>")), base=folder)
-    assert page.index("What ended the run") < page.index("<h2>Findings")
+    assert page.index("Error that ended the run") < page.index("<h2>Findings")
     assert "&lt;b&gt;mat1&lt;/b&gt;" in page
     assert "Build the layer with in_features=392." in page
     assert "`x` comes from here" in page
-    assert "What ended the run" not in to_html(report, base=folder)
+    assert "Error that ended the run" not in to_html(report, base=folder)

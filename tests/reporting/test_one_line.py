@@ -12,14 +12,14 @@ FOUND = Finding(
 BASE = Path("/w")
 
 
-def test_one_line_says_where_what_and_whether_it_can_be_fixed():
+def test_concise_format_has_location_message_and_fix_mark():
     assert format_concise(FOUND, base=BASE).startswith("a,b.py:3:5: GRD001 warning 50 % of it:")
     for safe, mark in ((True, " [*]"), (False, "")):
         fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
         assert f"GRD001 warning{mark} 50" in format_concise(fixable, base=BASE)
 
 
-def test_an_annotation_is_escaped_as_github_wants_it():
+def test_annotations_are_escaped_for_github():
     assert format_annotation(FOUND, base=BASE) == (
         "::warning file=a%2Cb.py,line=3,title=GRD001 Gradients are never cleared,col=5,endLine=4,endColumn=7"
         "::50 %25 of it: here, it is. Do it."

@@ -23,23 +23,23 @@ def test_a_long_series_keeps_its_extremes():
     assert "between 0 and 9.00" in drawn
 
 
-def test_orders_of_magnitude_get_a_logarithmic_axis_where_it_is_wanted():
+def test_a_wide_range_gets_a_log_axis_if_requested():
     ticks = re.compile(r'text-anchor="end">([^<]*)<')
     wide = [10.0**k for k in range(7)]
     assert {"1", "100", "10000"} <= set(ticks.findall(plot(wide, log=True)))
     assert "1" not in ticks.findall(plot(wide))
 
 
-def test_updates_are_whole_numbers():
+def test_update_ticks_are_integers():
     assert not re.findall(r'text-anchor="middle">[^<]*\.', plot([1.0, 2.0, 3.0]))
 
 
-def test_values_whose_range_is_no_number_are_left_out():
+def test_values_with_an_infinite_range_are_dropped():
     assert "From 1.00 to 2.00, between 1.00 and 2.00; 2 not finite." in plot([1.0, -1.7e308, 1.7e308, 2.0])
 
 
 @pytest.mark.parametrize(
     ("values", "words"), [([2.0, 2.0], "2.00 throughout."), ([float("nan")], "No value was finite")]
 )
-def test_the_caption_says_what_there_is(values: list[float], words: str):
+def test_the_caption_summarizes_the_values(values: list[float], words: str):
     assert words in plot(values)

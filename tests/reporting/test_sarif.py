@@ -30,13 +30,13 @@ def assert_valid(log: dict[str, Any]) -> None:
     assert not [f"{error.json_path}: {error.message}" for error in errors]
 
 
-def test_the_log_is_what_the_standard_says(report: Report, folder: Path):
+def test_the_log_is_valid_sarif(report: Report, folder: Path):
     assert_valid(to_sarif(report, base=folder))
     assert_valid(to_sarif(report))
     assert_valid(to_sarif(Report(findings=())))
 
 
-def test_the_schema_finds_what_is_wrong(report: Report):
+def test_the_schema_rejects_invalid_logs(report: Report):
     log = to_sarif(report)
     log["runs"][0]["results"][0]["level"] = "fatal"
     with pytest.raises(AssertionError, match="fatal"):
@@ -52,12 +52,12 @@ def test_every_failure_of_the_catalogue_can_be_a_rule(finding: Finding, folder: 
     assert_valid(log)
     rules = log["runs"][0]["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == list(catalogue())
-    assert all(rule["help"]["markdown"].count("### ") == 5 for rule in rules)
+    assert all(rule["help"]["markdown"].count("### ") == 6 for rule in rules)
     assert all(rule["fullDescription"]["text"].endswith(".") for rule in rules)
     assert {rule["helpUri"][:8] for rule in rules if "helpUri" in rule} == {"https://"}
 
 
-def test_a_failure_of_somebody_elses_is_a_rule_too(finding: Finding):
+def test_a_failure_outside_the_catalogue_is_a_rule(finding: Finding):
     log = to_sarif(Report(findings=(replace(finding, code="XYZ001", slug="own-rule"),)))
     assert_valid(log)
     (rule,) = log["runs"][0]["tool"]["driver"]["rules"]
@@ -65,7 +65,7 @@ def test_a_failure_of_somebody_elses_is_a_rule_too(finding: Finding):
     assert "helpUri" not in rule
 
 
-def test_the_log_has_rules_levels_and_places(report: Report, folder: Path):
+def test_the_log_has_rules_levels_and_locations(report: Report, folder: Path):
     log = json.loads(json.dumps(to_sarif(report, base=folder)))
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
@@ -84,7 +84,7 @@ def test_the_log_has_rules_levels_and_places(report: Report, folder: Path):
     assert "loaders.py" in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
 
 
-def test_a_fingerprint_does_not_move_with_its_line(report: Report, folder: Path):
+def test_a_fingerprint_is_independent_of_the_line_number(report: Report, folder: Path):
     before = prints(report)
     path = folder / "train.py"
     path.write_text("# one line more\n" + path.read_text())
@@ -99,7 +99,7 @@ def test_a_fingerprint_does_not_move_with_its_line(report: Report, folder: Path)
     assert prints(replace(report, findings=moved))[0] != before[0]
 
 
-def test_a_fingerprint_is_that_of_the_file_wherever_the_tree_lies(report: Report, folder: Path):
+def test_a_fingerprint_is_independent_of_the_base_folder(report: Report, folder: Path):
     other = folder / "elsewhere"
     other.mkdir()
     (other / "train.py").write_text((folder / "train.py").read_text())
@@ -111,14 +111,14 @@ def test_a_fingerprint_is_that_of_the_file_wherever_the_tree_lies(report: Report
     assert prints(replace(report, findings=moved), folder)[0] != prints(report, folder)[0], "two files of one tree"
 
 
-def test_equal_lines_are_told_apart_by_their_order(report: Report):
+def test_equal_lines_have_numbered_fingerprints(report: Report):
     first = report.findings[0]
     one, two = prints(replace(report, findings=(first, first)))
     assert one.split(":")[0] == two.split(":")[0]
     assert (one[-2:], two[-2:]) == (":1", ":2")
 
 
-def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
+def test_file_names_are_quoted(report: Report, tmp_path: Path):
     odd = replace(report.findings[0], location=SourceLocation("/a b/ü%\udcff.py", 1), related=())
     log = to_sarif(replace(report, findings=(odd,)), base=tmp_path)
     uri = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
@@ -134,7 +134,7 @@ def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
         ("{base}/../other.py", None),
     ],
 )
-def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | None, finding: Finding, tmp_path: Path):
+def test_paths_below_the_base_are_relative(path: str, uri: str | None, finding: Finding, tmp_path: Path):
     real = tmp_path / "real"
     real.mkdir()
     base = tmp_path / "link"
@@ -148,7 +148,7 @@ def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | N
         assert artifact == ({"uri": uri, "uriBaseId": "SRCROOT"} if uri else outside)
 
 
-def test_what_ended_the_run_is_a_result(report: Report, error: ExplainedError, folder: Path):
+def test_the_error_that_ended_the_run_is_a_result(report: Report, error: ExplainedError, folder: Path):
     run = to_sarif(replace(report, error=error), base=folder)["runs"][0]
     result, rule = run["results"][0], run["tool"]["driver"]["rules"][0]
     assert (result["ruleId"], result["level"]) == ("raised/shape-mismatch", "error")
@@ -158,7 +158,7 @@ def test_what_ended_the_run_is_a_result(report: Report, error: ExplainedError, f
     assert rule["help"]["text"] == error.fix
 
 
-def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, folder: Path):
+def test_a_lint_finding_has_columns_and_fix(finding: Finding, folder: Path):
     assert finding.location is not None
     fix = Fix((Edit(10, 10, "    é()\n"), Edit(20, 24, "")), safe=True, description="Call é")
     found = replace(finding, column=5, end=(finding.location.line + 1, 9), autofix=fix)
@@ -173,7 +173,7 @@ def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, 
     assert second["deletedRegion"] == {"byteOffset": 20, "byteLength": 4}
 
 
-def test_a_cell_of_a_notebook_is_told_in_words(finding: Finding, folder: Path):
+def test_a_notebook_cell_is_named_in_the_message(finding: Finding, folder: Path):
     site = SourceLocation(f"{folder}/nb.ipynb:cell 3", 2)
     found = replace(finding, location=site, related=((site, "here"),), cell=3, column=1, end=(2, 4))
     log = to_sarif(Report(findings=(found,), files=1), base=folder)

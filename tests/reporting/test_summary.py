@@ -14,20 +14,20 @@ def test_a_run_without_findings_is_clean():
     assert headline(CLEAN) == "No silent failure found in 1200 updates"
 
 
-def test_a_run_that_never_stepped_is_not_judged_whatever_its_detectors_say():
+def test_a_run_without_steps_is_not_judged():
     never = replace(CLEAN, updates=0)
     assert outcome(never) is Outcome.NOT_JUDGED
     assert headline(never) == "Not judged: no optimizer made a step"
     assert outcome(Report(findings=())) is Outcome.NOT_JUDGED
 
 
-def test_a_text_that_was_read_is_judged_without_updates():
+def test_a_linted_file_is_judged_without_updates():
     read = replace(CLEAN, updates=0, seconds=0.0, files=12)
     assert outcome(read) is Outcome.CLEAN
     assert headline(read) == "No silent failure found in 12 files"
 
 
-def test_the_headline_says_how_grave_it_is(report: Report):
+def test_the_headline_has_the_severity(report: Report):
     errors, warning, note = report.findings
     say = {
         (errors, errors, warning, note): "2 errors, 1 warning, 1 note: this run is not training what you think",
@@ -43,24 +43,24 @@ def test_the_headline_says_how_grave_it_is(report: Report):
     assert report.highest_severity() is Severity.ERROR
 
 
-def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):
+def test_verdicts_are_counted_and_reasons_grouped(report: Report):
     assert format_counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
     assert list(reasons_not_judged(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
     assert repeat_notes(report) == {"GRD001": "seen 312 more times, at other lines"}
 
 
-def test_the_cost_is_a_share_of_the_time(report: Report):
+def test_overhead_is_a_share_of_the_time(report: Report):
     assert overhead_share(report) == 0.0125
     assert overhead_share(Report(findings=())) == 0
 
 
-def test_paths_are_relative_to_the_folder_they_are_in(tmp_path: Path):
+def test_paths_are_relative_to_the_base(tmp_path: Path):
     assert format_path(str(tmp_path / "a" / "train.py"), tmp_path) == str(Path("a") / "train.py")
     assert format_path("/elsewhere/train.py", tmp_path) == "/elsewhere/train.py"
     assert format_path("<ipython-input-1>", tmp_path) == "<ipython-input-1>"
 
 
-def test_when(finding: Finding):
+def test_occurrences_are_formatted(finding: Finding):
     assert format_occurrences(finding) == "since update 1, 1199 times"
     assert format_occurrences(replace(finding, count=1)) == "at update 1"
     assert format_occurrences(replace(finding, first_update=None)) == "1199 times"

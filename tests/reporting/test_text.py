@@ -18,10 +18,10 @@ def printed(report: Report, base: Path, *, width: int = 80, colour: bool = False
     return file.getvalue()
 
 
-def test_the_whole_page(report: Report, folder: Path):
+def test_the_full_report(report: Report, folder: Path):
     error, warning, _ = report.findings
-    told = printed(replace(report, findings=(error, warning)), folder)
-    assert told == PAGE
+    output = printed(replace(report, findings=(error, warning)), folder)
+    assert output == PAGE
 
 
 PAGE = """
@@ -65,15 +65,16 @@ warning MEM001  Graphs are kept
 judged      4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not
             judged
 not judged  DAT001, DAT002: no held-out loader was swept
-            1 that a run cannot prove: trueloop lint and trueloop doctor can
-silenced    2 findings, by comments or the settings
-watched     1200 updates in 4.0 s, 52 in full detail; watching took at least
-            1.2 % of the time (50.0 ms)
+            1 that a run cannot prove; trueloop lint and trueloop doctor can
+suppressed  2 findings by comments or settings
+traced      1200 updates in 4.0 s, 52 fully; tracing took at least 1.2 % of the
+            time (50.0 ms)
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
             12 %, the rest 12 %
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100
 problem     loader batches are no longer traced: KeyError: 'x' (loaders.py:41)
-            These broke inside trueloop; the program itself was not touched.
+            These are internal errors of trueloop; they did not affect the
+            program.
 """
 
 
@@ -87,55 +88,55 @@ def test_colours_are_for_terminals_only(report: Report, folder: Path):
     assert "\x1b[1;31m" in printed(report, folder, colour=True)
 
 
-def test_a_place_without_source_and_a_finding_without_a_place(report: Report, folder: Path):
+def test_a_finding_without_source_or_location(report: Report, folder: Path):
     finding = replace(report.findings[0], location=SourceLocation("<stdin>", 3), related=(), change=None)
-    told = printed(replace(report, findings=(finding, replace(finding, location=None))), folder)
-    assert "\n  <stdin>:3\n" in told
-    assert told.count("error GRD001") == 2
+    output = printed(replace(report, findings=(finding, replace(finding, location=None))), folder)
+    assert "\n  <stdin>:3\n" in output
+    assert output.count("error GRD001") == 2
 
 
-def test_what_the_program_says_of_itself_cannot_steer_the_terminal(report: Report, folder: Path):
+def test_control_characters_of_the_program_are_escaped(report: Report, folder: Path):
     (folder / "train.py").write_text("x = '\x1b[2J'\n" * 20)
     evil = replace(report.findings[0], message="gone \x1b[2J\n\n now", fix="\x1b]0;title\x07", title="\x1b[31m")
-    told = printed(replace(report, findings=(evil,), problems=("\x1b[2J",)), folder)
-    assert "\x1b" not in told
-    assert "gone \ufffd[2J now" in told
+    output = printed(replace(report, findings=(evil,), problems=("\x1b[2J",)), folder)
+    assert "\x1b" not in output
+    assert "gone \ufffd[2J now" in output
 
 
-def test_markup_is_text(report: Report, folder: Path):
-    told = printed(
+def test_rich_markup_is_plain_text(report: Report, folder: Path):
+    output = printed(
         replace(report, findings=(replace(report.findings[0], message="a [bold]list[0][/] :smile:"),)), folder
     )
-    assert "a [bold]list[0][/] :smile:" in told
+    assert "a [bold]list[0][/] :smile:" in output
 
 
-def test_a_narrow_alphabet_is_no_error(report: Report, folder: Path):
+def test_an_ascii_terminal_is_supported(report: Report, folder: Path):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     finding = replace(report.findings[0], message="größer · 3 µs")
     print_report(replace(report, findings=(finding,)), Console(file=file, width=80), base=folder)
     file.flush()
-    told = raw.getvalue().decode("ascii")
-    assert "gr??er ? 3 ?s" in told
-    assert "11 |" in told
+    output = raw.getvalue().decode("ascii")
+    assert "gr??er ? 3 ?s" in output
+    assert "11 |" in output
 
 
-def test_a_clean_run_and_one_that_never_trained_are_short(folder: Path):
+def test_clean_and_untrained_runs_have_short_reports(folder: Path):
     clean = printed(Report(findings=(), updates=3, seconds=1.0, overhead_s=0.004), folder)
     assert clean.splitlines()[1] == "trueloop: No silent failure found in 3 updates"
     never = printed(Report(findings=(), seconds=1.0), folder)
     assert never.splitlines()[1] == "trueloop: Not judged: no optimizer made a step"
 
 
-def test_what_ended_the_run_comes_before_what_was_found(report: Report, error: ExplainedError, folder: Path):
-    told = printed(replace(report, error=error), folder)
-    assert told.index("RuntimeError, explained below. 1 error") < told.index(RAISED) < told.index("error GRD001")
+def test_the_error_comes_before_the_findings(report: Report, error: ExplainedError, folder: Path):
+    output = printed(replace(report, error=error), folder)
+    assert output.index("RuntimeError, explained below. 1 error") < output.index(RAISED) < output.index("error GRD001")
 
 
-def test_what_ended_the_run_has_no_line_of_the_programs(report: Report, error: ExplainedError, folder: Path):
-    told = printed(replace(report, error=replace(error, location=None, origin=None, other_locations=())), folder)
-    assert "RuntimeError  Shapes that do not fit together\n  torch: mat1 and mat2" in told
-    assert "fix   Build the layer" in told
+def test_the_error_without_a_user_line(report: Report, error: ExplainedError, folder: Path):
+    output = printed(replace(report, error=replace(error, location=None, origin=None, other_locations=())), folder)
+    assert "RuntimeError  Shapes that do not fit together\n  torch: mat1 and mat2" in output
+    assert "fix   Build the layer" in output
 
 
 RAISED = """

@@ -108,13 +108,13 @@ def test_nothing_of_the_program_is_kept():
     sweeps = EvaluationPassTracker()
     for one in [*update(), *sweep(batches=MAX_CALLS + 5)[:-1], call(live_module=object(), output=object())]:
         sweeps.observe(one)
-    calls = sweeps._open[HELD_OUT].calls
+    calls = sweeps._open_passes[HELD_OUT].calls
     assert len(calls) == MAX_CALLS
     assert all(each.live_module is None and each.output is None for each in calls)
 
 
 def test_no_parameters_at_first():
-    assert EvaluationPassTracker()._stepped is NO_REFS
+    assert EvaluationPassTracker()._stepped_parameters is NO_REFS
 
 
 def left(*parts):

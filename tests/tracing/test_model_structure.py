@@ -38,7 +38,7 @@ def test_each_parameter_comes_once():
 def test_a_module_within_itself_and_one_of_very_many(monkeypatch):
     model = nn.Sequential(nn.Linear(1, 1))
     model[0].whole = model
-    monkeypatch.setattr(model_structure, "MOST_MODULES", 8)
+    monkeypatch.setattr(model_structure, "MAX_MODULES", 8)
     assert same(parameters_and_modes(model)[0], model[0].parameters())
     wide = nn.ModuleList(nn.Linear(1, 1) for _ in range(20))
     assert same(parameters_and_modes(wide)[0], wide.parameters())

@@ -26,8 +26,8 @@ def test_objects_are_told_apart_by_identity():
     facts.put(first, "c")
     assert facts.items() == [(first, "c"), (second, "b")]
     assert facts.values() == ["c", "b"]
-    facts.drop(first)
-    facts.drop(first)
+    facts.remove(first)
+    facts.remove(first)
     assert (facts.get(first), facts.get(second), len(facts)) == (None, "b", 1)
 
 

@@ -1,4 +1,4 @@
-"""The graph behind a loss: one batch forward, as training would, and no backward; of a recipe, or of a subject."""
+"""The graph behind a loss: one batch forward, as training would, and no backward; of a recipe, or of a target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph_of(recipe: Recipe) -> Graph:
 
     Raises:
         InvalidModel: the loss has no graph.
-        TrueloopError: what cannot work, with what to do.
+        TrueloopError: what cannot training, with what to do.
     """
     config = recipe.train
     validate(config)
@@ -56,28 +56,28 @@ def graph_of(recipe: Recipe) -> Graph:
     return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
 
 
-def graph_of_subject(subject: ProofTarget) -> Graph:
+def graph_of_subject(target: ProofTarget) -> Graph:
     """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
 
     Raises:
-        InvalidConfig: the subject has no loss, or no batch.
+        InvalidConfig: the target has no loss, or no batch.
         InvalidModel: the loss has no graph.
     """
-    bench = ProofContext(subject)
-    work, outputs = bench.training_copy(), list[Any]()
-    work.model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
-    seed_all(subject.seed)
+    context = ProofContext(target)
+    training, outputs = context.training_copy(), list[Any]()
+    training.model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
+    seed_all(target.seed)
     try:
-        batch = bench.batch
-        with following(work.model), torch.enable_grad():
-            loss = work.mean_loss(batch)
+        batch = context.batch
+        with following(training.model), torch.enable_grad():
+            loss = training.mean_loss(batch)
     except NotApplicable as lack:
         raise InvalidConfig(
-            f"There is no graph to be shown: {lack}", fix="Give the subject a loss, and a batch or a loader."
+            f"There is no graph to be shown: {lack}", fix="Give the target a loss, and a batch or a loader."
         ) from None
     check_graph(loss)
     named = dict(_named("output", outputs[0] if outputs else None))
-    return inspect(loss, work.model, {"loss": loss, **dict(_named("batch", batch)), **named})
+    return inspect(loss, training.model, {"loss": loss, **dict(_named("batch", batch)), **named})
 
 
 def _made_ready(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Kinds of options on the command line, shared by the commands."""
+"""Types of command-line options shared by the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyclopts import Parameter, Token
 
 
 def read_whole_number(_type: Any, tokens: Sequence[Token]) -> int:
-    """Convert one word to an int, strictly: left to itself, cyclopts rounds 3.5 to 4.
+    """Convert one word to an int, strictly: by default cyclopts rounds 3.5 to 4.
 
     Raises:
         ValueError: it is not a whole number; cyclopts turns this into a message that names the option.

@@ -29,7 +29,7 @@ def trueloop_verify() -> Callable[..., Any]:
     """Prove on a model and its loop what is to hold, and fail the test with the evidence where something does not.
 
     ``trueloop_verify(model, loss=..., batch=..., select=["overfits-one-batch"])``; takes what a
-    ``trueloop.verify.Subject`` consists of, and returns the list of evidence.
+    ``trueloop.verify.ProofTarget`` consists of, and returns the list of evidence.
     """
 
     def verify(model: Any, *, select: Any = (), ignore: Any = (), **subject: Any) -> Any:

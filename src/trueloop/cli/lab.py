@@ -30,13 +30,13 @@ def lab_command(
     if idle_hours is not None and not idle_hours > 0:
         raise InvalidConfig(f"idle_hours is {idle_hours:g}.", fix="It must be above 0.")
     try:
-        from trueloop.lab.serving import listening, serve
+        from trueloop.lab.serving import bind_port, serve
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "starlette", "lab") from None
 
     console = Console(soft_wrap=True)
     serve(
-        listening(port),
+        bind_port(port),
         runs.absolute(),
         opened=browser,
         idle_s=None if idle_hours is None else max(idle_hours, 0.01) * 3600,

@@ -36,10 +36,10 @@ def serve_command(
         quiet: Print no line for each request.
     """
     try:
-        from trueloop.app.serving.server import is_loopback, run, server
+        from trueloop.app.serving.server import create_server, is_loopback, run
         from trueloop.app.serving.service import Service
         from trueloop.export.exported_model import Model
-        from trueloop.lab.serving import listening
+        from trueloop.lab.serving import bind_port
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "starlette", "serve") from None
     import torch
@@ -49,7 +49,7 @@ def serve_command(
         raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MAX_THREADS}.")
     if threads:
         torch.set_num_threads(threads)
-    taken = listening(port, host=host, command="trueloop serve")
+    taken = bind_port(port, host=host, command="trueloop serve")
     if not is_loopback(host):
         print(f"warning: {host} is reached from other machines, and anybody there may ask.", file=sys.stderr)
 
@@ -61,6 +61,6 @@ def serve_command(
         model = Model.open(artifact, expected=digest, threads=threads)
         address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}/predict"
         banner = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
-        made = server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
-        run(made, taken, say=lambda: print(banner, flush=True))
+        made = create_server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
+        run(made, taken, on_ready=lambda: print(banner, flush=True))
     print("trueloop serve: stopped.", flush=True)

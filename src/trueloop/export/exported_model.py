@@ -103,7 +103,11 @@ def interpret_outputs(description: Description, outputs: Outputs, *, raw: bool =
         result = _predict_class(first, meaning.labels, softmax=meaning.softmax)
     elif meaning.kind == "next_byte":
         chosen = _predict_class(first[-1], (), softmax=True)
-        result = {"byte": chosen["index"], "text": _printable_char(chosen["index"]), "probability": chosen["probability"]}
+        result = {
+            "byte": chosen["index"],
+            "text": _printable_char(chosen["index"]),
+            "probability": chosen["probability"],
+        }
     elif meaning.kind == "value":
         result = {"value": _json_value(first.reshape(()).tolist())}
     if raw or not result:

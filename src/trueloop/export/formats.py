@@ -150,7 +150,9 @@ def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Pa
     return _proven_extents(program)
 
 
-def _write_torchscript(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
+def _write_torchscript(
+    model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path
+) -> Sequence[Mapping[int, Extent]]:
     with torch.no_grad():
         traced: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # parity is checked afterwards
     traced.save(str(path))

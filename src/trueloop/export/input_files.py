@@ -1,4 +1,4 @@
-"""Files made into samples: .npy, .json, .csv, .txt and pictures, as the model was trained to read them."""
+"""Reads samples from .npy, .json, .csv, .txt and image files with the preprocessing of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import numpy as np
 from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
 from trueloop.core.json_text import parse_strict_json
 from trueloop.export.artifact import Description
-from trueloop.export.request_samples import Numbers, Sample, text_sample, require_single_input, row_sample, split_samples, parse_request
+from trueloop.export.request_samples import (
+    Numbers,
+    Sample,
+    parse_request,
+    require_single_input,
+    row_sample,
+    split_samples,
+    text_sample,
+)
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp")
 SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -25,21 +33,22 @@ SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def read_samples(description: Description, path: Path) -> list[Sample]:
-    """Read the samples in a file; nothing is ever unpickled.
+    """Read the samples in a file; nothing is unpickled.
 
     Args:
         description: description of the model.
-        path: its ending says what it is.
+        path: file; its suffix determines the format.
 
     Raises:
-        InvalidConfig: a kind of file that this model is not read from.
-        InvalidData: it cannot be read, or what is in it does not fit.
-        MissingExtra: Pillow, which reads pictures, is not installed.
+        InvalidConfig: the model cannot read this kind of file.
+        InvalidData: the file cannot be read, or its contents do not fit.
+        MissingExtra: Pillow, which reads images, is not installed.
     """
     known, ending = SUFFIXES[description.reading.kind], path.suffix.lower()
     if ending not in known:
         raise InvalidConfig(
-            f"{path} is no file that this model reads.", fix=f"It takes {', '.join(known)}: {description.reading.words}"
+            f"{path} is not a file that this model reads.",
+            fix=f"It reads {', '.join(known)}: {description.reading.words}",
         )
     readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
         ".npy": _read_npy,
@@ -56,11 +65,11 @@ def read_samples(description: Description, path: Path) -> list[Sample]:
 
 
 def parse_json_samples(description: Description, text: str | bytes) -> list[Sample]:
-    """Make samples of JSON: an object as `parse_request` takes it, or the inputs alone.
+    """Parse samples from JSON: an object for `parse_request`, or only the inputs.
 
     Raises:
         InvalidData: it is not JSON, or does not fit.
-        InvalidConfig: a field that is unknown.
+        InvalidConfig: a field is unknown.
     """
     try:
         given = parse_strict_json(text)
@@ -73,12 +82,12 @@ def _read_npy(description: Description, path: Path) -> list[Sample]:
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:
-        raise InvalidData(f"It is no array that can be read: {error}", fix="Save numbers with numpy.save.") from None
+        raise InvalidData(f"It is not a readable array: {error}", fix="Save numbers with numpy.save.") from None
     require_single_input(description)
     if not isinstance(array, np.ndarray):
-        raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
+        raise InvalidData("It contains several arrays.", fix="Save one with numpy.save.")
     if not array.nbytes:
-        raise InvalidData("It holds no number.", fix="Give one row for each sample.")
+        raise InvalidData("It contains no number.", fix="Give one row for each sample.")
     return split_samples(description, [array])
 
 
@@ -95,16 +104,16 @@ def _read_txt(description: Description, path: Path) -> list[Sample]:
 
 
 def _read_csv(description: Description, path: Path) -> list[Sample]:
-    """Read rows of numbers; a first row that is not all numbers names the columns, in any order."""
+    """Read rows of numbers; a first row that contains text names the columns, in any order."""
     try:
         lines = [row for row in csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig")), strict=True) if row]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidData(f"It is no CSV: {error}.", fix="Separate numbers by commas.") from None
+        raise InvalidData(f"It is not valid CSV: {error}.", fix="Separate numbers by commas.") from None
     columns, known = description.reading.columns, set(description.reading.columns)
     named = bool(lines) and any(_parse_number(cell) is None for cell in lines[0])
     names = [cell.strip() for cell in lines[0]] if named else list(columns)
     if len(set(names)) != len(names):
-        raise InvalidData("Two columns have one name.", fix="Name each column once.")
+        raise InvalidData("Two columns have the same name.", fix="Name each column once.")
     samples: list[Sample] = []
     for number, row in enumerate(lines[named:], 1 + named):
         if len(row) != len(names):
@@ -112,10 +121,10 @@ def _read_csv(description: Description, path: Path) -> list[Sample]:
         cells = {name: _parse_number(cell) for name, cell in zip(names, row, strict=True)}
         wrong = next((name for name, value in cells.items() if value is None and name in known), None)
         if wrong is not None:
-            raise InvalidData(f"Line {number} has no number for {wrong}.", fix="Fill it in, or leave the line out.")
+            raise InvalidData(f"Line {number} has no number for {wrong}.", fix="Fill it in, or remove the line.")
         samples.append(row_sample(description, cells, f"Line {number}"))
     if not samples:
-        raise InvalidData("It holds no row.", fix="Give one row for each sample.")
+        raise InvalidData("It contains no row.", fix="Give one row for each sample.")
     return samples
 
 
@@ -133,27 +142,27 @@ def _read_image(description: Description, path: Path) -> list[Sample]:
         raise MissingExtra("pillow", "demo") from error
     reading, spec = description.reading, require_single_input(description)
     if len(spec.shape) != 4:
-        raise InvalidConfig(f"The model takes {spec}, which is no picture.", fix="Give .npy or JSON.")
+        raise InvalidConfig(f"The model takes {spec}, which is not an image.", fix="Give .npy or JSON.")
     _, channels, height, width = spec.shape
     try:
-        with Image.open(path) as picture:
+        with Image.open(path) as image:
             fits = all(
                 size >= extent.lowest and (extent.highest is None or size <= extent.highest)
-                for size, extent in zip(picture.size, (width, height), strict=True)
+                for size, extent in zip(image.size, (width, height), strict=True)
             )
             if not fits:
                 raise InvalidData(
-                    "The picture has {} by {} pixels.".format(*picture.size),
-                    fix=f"The model takes {width} by {height}; resize it as the training data were resized.",
+                    "The image has {} by {} pixels.".format(*image.size),
+                    fix=f"The model takes {width} by {height}; resize it like the training data.",
                 )
-            if picture.mode not in ("L", "RGB"):
+            if image.mode not in ("L", "RGB"):
                 raise InvalidData(
-                    f"The picture is of mode {picture.mode}.", fix="Save it in grey (L) or in three colours (RGB)."
+                    f"The image has mode {image.mode}.", fix="Save it in grayscale (L) or in color (RGB)."
                 )
-            pixels: Numbers = np.asarray(picture.convert(reading.mode), dtype=np.float64) / reading.divide
+            pixels: Numbers = np.asarray(image.convert(reading.mode), dtype=np.float64) / reading.divide
     except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-        raise InvalidData(f"It is no picture that can be read: {error}.", fix="Give a PNG or JPEG.") from None
+        raise InvalidData(f"It is not a readable image: {error}.", fix="Give a PNG or JPEG.") from None
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if len(planes) != channels.lowest:
-        raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")
+        raise InvalidData(f"The image has {len(planes)} channels.", fix=f"The model takes {channels}.")
     return split_samples(description, [planes])

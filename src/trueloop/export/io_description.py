@@ -49,7 +49,9 @@ class Array:
     """Allowed sizes; the first dimension is the batch."""
     lowest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
     """Smallest allowed value, where it is known."""
-""""""
+    highest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
+    """Largest allowed value, where it is known."""
+
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
 
@@ -69,7 +71,7 @@ class Reading:
     length: Annotated[int, Bounds(1, 2**31)] | None = None
     """Largest length of a text in bytes."""
     words: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
-    """The same as text for people."""
+    """Description of the input for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""What a .pt2 archive may hold, looked at before torch opens it.
+"""Checks the contents of a .pt2 archive before torch opens it.
 
 `torch.export.load` (read in 2.13) unpickles weights and constants that say "use_pickle", objects among the constants,
 and example inputs, the last even where ``weights_only=True`` has refused them; it resolves operators by attributes
-of ``torch``, which leads to ``torch.os.system``; it has sympy evaluate the sizes, which runs Python; and the trees of
-inputs and outputs may name any module to import. Of all that a plain model needs nothing, so an archive that has any of
-it is refused, and none is ever written here.
+of ``torch``, which leads to ``torch.os.system``; it lets sympy evaluate the sizes, which runs Python; and the trees of
+inputs and outputs may name any module to import. A plain model needs none of this, so an archive that has any of it is
+refused, and trueloop never writes one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ _MEMBERS: Final = re.compile(
     r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder"
     r"|\.data/(version|serialization_id)|\.format_version|\.storage_alignment|version|\.data/storage_alignment"
 )
-_TARGETS: Final = re.compile(r"torch\.ops\.\w+(\.\w+){1,2}|torch\.sym_\w+|torch\._check\w*|_is_allowed_operator\.\w+|math\.\w+")
-_UNSAFE_OPERATORS: Final = frozenset(("_is_allowed_operator.attrgetter", "_is_allowed_operator.methodcaller", "_is_allowed_operator.call"))
+_TARGETS: Final = re.compile(
+    r"torch\.ops\.\w+(\.\w+){1,2}|torch\.sym_\w+|torch\._check\w*|_is_allowed_operator\.\w+|math\.\w+"
+)
+_UNSAFE_OPERATORS: Final = frozenset(
+    ("_is_allowed_operator.attrgetter", "_is_allowed_operator.methodcaller", "_is_allowed_operator.call")
+)
 _SYMPY: Final = frozenset((
     "Integer", "Rational", "Float", "Symbol", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Mod", "PythonMod",
     "ModularIndexing", "FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv", "TruncToInt",
@@ -45,10 +49,10 @@ _PARTS: Final = (
 
 
 def refuse_code(path: Path) -> None:
-    """Refuse an archive that torch would unpickle, or evaluate, anything of.
+    """Refuse an archive of which torch would unpickle or evaluate anything.
 
     Raises:
-        CheckpointError: naming what is in it.
+        CheckpointError: the archive contains such a member; names it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -64,7 +68,7 @@ def refuse_code(path: Path) -> None:
 
 
 def _read_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by name, without the folder that torch puts around them."""
+    """Return the members by name, without torch's enclosing folder."""
     named = [(info.filename.partition("/")[2], info) for info in archive.infolist()]
     tops = {info.filename.partition("/")[0] for _, info in named}
     twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
@@ -104,7 +108,7 @@ def _check_graph(path: Path, graph: Any) -> None:
 
 
 def _is_plain_tree(text: str) -> bool:
-    """True for tuples, lists and dictionaries of tensors: other kinds have torch import modules by name."""
+    """Return True for tuples, lists and dictionaries of tensors: other kinds make torch import modules by name."""
     try:
         nodes = list(_walk_mappings(parse_json(text)))
     except ValueError:
@@ -118,7 +122,7 @@ def _is_allowed_operator(target: Any) -> bool:
 
 
 def _is_arithmetic(expression: Any) -> bool:
-    """True for what sympy may evaluate: sums and products of whole numbers and symbols."""
+    """Return True for what sympy may evaluate: sums and products of integers and symbols."""
     try:
         tree = ast.parse(str(expression), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -151,7 +155,7 @@ def _walk_mappings(tree: Any) -> Iterator[dict[str, Any]]:
 
 def _rejected(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is not opened: it has {what}.",
+        f"{path} was not opened: it contains {what}.",
         why="torch.export.load would unpickle or evaluate it, which can run any code.",
-        fix="Export the model again with trueloop export; archives made otherwise are opened by torch itself.",
+        fix="Export the model again with trueloop export, or open other archives with torch.export.load.",
     )

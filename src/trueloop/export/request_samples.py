@@ -1,4 +1,4 @@
-"""What a stranger gives a model, made into samples: strict in shape, type and value, so that the model sees no other.
+"""Converts untrusted requests into samples, strict in shape, type and value.
 
 A sample is one array per input, without the batch dimension.
 """
@@ -23,18 +23,20 @@ Numbers: TypeAlias = "NDArray[Any]"
 Sample = tuple[Numbers, ...]
 
 
-def parse_request(description: Description, given: Mapping[str, Any], *, max_samples: int | None = None) -> list[Sample]:
-    """Make samples of a JSON object with one of the fields "inputs", "text" or "rows".
+def parse_request(
+    description: Description, given: Mapping[str, Any], *, max_samples: int | None = None
+) -> list[Sample]:
+    """Parse a JSON object with one of the fields "inputs", "text" or "rows" into samples.
 
     Args:
         description: description of the model.
-        given: "inputs" holds nested lists, of one sample or of several, or for a model of several inputs an object of
-            those by name; "text" one text or a list; "rows" a list of objects, column by name.
+        given: "inputs" contains nested lists of one or several samples, or for a model of several inputs an object of
+            those by name; "text" one text or a list; "rows" a list of objects by column name.
         max_samples: largest number of samples.
 
     Raises:
-        InvalidConfig: a field that is unknown or does not fit this model, or too many samples.
-        InvalidData: a value that the model does not take, named with its place.
+        InvalidConfig: a field is unknown or does not fit this model, or there are too many samples.
+        InvalidData: the model does not accept a value; names its position.
     """
     allowed = {"array": ("inputs",), "image": ("inputs",), "text": ("inputs", "text"), "table": ("inputs", "rows")}
     known = allowed[description.reading.kind]
@@ -51,36 +53,41 @@ def parse_request(description: Description, given: Mapping[str, Any], *, max_sam
     makers = {"inputs": _samples_from_inputs, "text": _samples_from_text, "rows": _samples_from_rows}
     samples = makers[field](description, value)
     if not samples or (max_samples is not None and len(samples) > max_samples):
-        raise InvalidConfig(f"{len(samples)} samples were given.", fix=f"Give 1 to {max_samples or "any number"} at a time.")
+        raise InvalidConfig(
+            f"{len(samples)} samples were given.", fix=f"Give 1 to {max_samples or 'any number'} at a time."
+        )
     return samples
 
 
 def split_samples(description: Description, arrays: Sequence[Numbers]) -> list[Sample]:
-    """Make samples of one array for each input, with or without the batch dimension.
+    """Split one array for each input, with or without the batch dimension, into samples.
 
     Raises:
-        InvalidData: one that does not fit.
+        InvalidData: an array does not fit.
     """
-    whole: list[list[Numbers]] = []
+    columns: list[list[Numbers]] = []
     for spec, array in zip(description.inputs, arrays, strict=True):
         alone = array.ndim == len(spec.shape) - 1
         if not alone and array.ndim != len(spec.shape):
             raise _rejected(spec.name, f"has {array.ndim} dimensions", spec)
         several = cast("list[Numbers]", [array] if alone else list(array))
-        whole.append(
-            [validate_array(spec, each, f"{spec.name}" if alone else f"{spec.name}[{n}]") for n, each in enumerate(several)]
+        columns.append(
+            [
+                validate_array(spec, each, f"{spec.name}" if alone else f"{spec.name}[{n}]")
+                for n, each in enumerate(several)
+            ]
         )
-    counts = {len(each) for each in whole}
+    counts = {len(each) for each in columns}
     if len(counts) > 1:
-        raise InvalidData(f"The inputs hold {sorted(counts)} samples.", fix="Give as many of each input.")
-    return list(zip(*whole, strict=True))
+        raise InvalidData(f"The inputs contain {sorted(counts)} samples.", fix="Give the same number of each input.")
+    return list(zip(*columns, strict=True))
 
 
 def validate_array(spec: Array, array: Numbers, where: str) -> Numbers:
-    """Return one input of one sample in the model's own type.
+    """Return one input of one sample, converted to the model's type.
 
     Raises:
-        InvalidData: another shape, a type that would lose something, values that are not finite or out of bounds.
+        InvalidData: the shape is wrong, the type would lose information, or values are non-finite or out of bounds.
     """
     sizes = spec.shape[1:]
     fits = array.ndim == len(sizes) and all(
@@ -93,47 +100,49 @@ def validate_array(spec: Array, array: Numbers, where: str) -> Numbers:
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "b") != (wanted.kind == "b"):
         raise _rejected(where, f"is of type {array.dtype}", spec)
     if array.dtype.kind == "f" and wanted.kind in "iu":
-        raise _rejected(where, f"is of type {array.dtype}, and the model takes whole numbers", spec)
+        raise _rejected(where, f"is of type {array.dtype}, but the model takes integers", spec)
     if not _is_finite(array):
-        raise _rejected(where, "holds NaN or infinity", spec)
+        raise _rejected(where, "contains NaN or infinity", spec)
     with np.errstate(over="ignore"):
         found: Numbers = array.astype(wanted)
     if not _is_finite(found) or (wanted.kind in "iu" and bool((found != array).any())):
-        raise _rejected(where, f"holds a number that {spec.dtype} cannot", spec)
+        raise _rejected(where, f"contains a number that {spec.dtype} cannot represent", spec)
     if found.size and spec.lowest is not None and found.min() < spec.lowest:
-        raise _rejected(where, f"holds {found.min()}", spec)
+        raise _rejected(where, f"contains {found.min()}", spec)
     if found.size and spec.highest is not None and found.max() > spec.highest:
-        raise _rejected(where, f"holds {found.max()}", spec)
+        raise _rejected(where, f"contains {found.max()}", spec)
     return found
 
 
 def require_single_input(description: Description) -> Array:
-    """Return the input of a model that takes one.
+    """Return the only input of a model.
 
     Raises:
-        InvalidConfig: it takes several.
+        InvalidConfig: the model takes several inputs.
     """
     if len(description.inputs) != 1:
         names = ", ".join(each.name for each in description.inputs)
-        raise InvalidConfig(f"The model takes {names}, and this is one input.", fix="Give JSON, by name.")
+        raise InvalidConfig(
+            f"The model takes {names}, but this is one input.", fix="Give JSON with the inputs by name."
+        )
     return description.inputs[0]
 
 
 def text_sample(description: Description, text: str, where: str) -> Sample:
-    """Make a sample of a text.
+    """Make a sample from a text.
 
     Raises:
-        InvalidData: it is empty, longer than the model looks back, or no Unicode.
+        InvalidData: it is empty, longer than the model's context, or not valid Unicode.
     """
     try:
         content = text.encode()
     except UnicodeEncodeError:
-        raise InvalidData(f"{where} holds half a character: {safe_repr(text)}.", fix="Send whole characters.") from None
+        raise InvalidData(f"{where} contains a lone surrogate: {safe_repr(text)}.", fix="Send valid Unicode.") from None
     most = description.reading.length
     if not content or (most is not None and len(content) > most):
         raise InvalidData(
             f"{where} has {len(content)} bytes.",
-            why="What is beyond the model's reach would be left out of the answer.",
+            why="The model would ignore everything beyond its context.",
             fix=f"Give 1 to {most or 'any number of'} bytes.",
         )
     spec = require_single_input(description)
@@ -141,17 +150,17 @@ def text_sample(description: Description, text: str, where: str) -> Sample:
 
 
 def row_sample(description: Description, row: Mapping[str, Any], where: str) -> Sample:
-    """Make a sample of numbers by column.
+    """Make a sample from numbers by column.
 
     Raises:
-        InvalidData: a column is missing or unknown, or no number.
+        InvalidData: a column is missing, unknown, or not a number.
     """
     columns = description.reading.columns
     for name in row:
         if name not in columns:
             close = difflib.get_close_matches(str(name), columns, 1)
             meant = f"Did you mean {close[0]!r}?" if close else f"Columns are {', '.join(columns[:5])} ..."
-            raise InvalidData(f"{where} has a column {safe_repr(name)}, which the model does not know.", fix=meant)
+            raise InvalidData(f"{where} has a column {safe_repr(name)}, which is unknown to the model.", fix=meant)
     missing = [name for name in columns if name not in row]
     if missing:
         raise InvalidData(
@@ -189,10 +198,10 @@ def _samples_from_rows(description: Description, value: Any) -> list[Sample]:
 
 
 def _to_array(value: Any, where: str) -> Numbers:
-    """Make an array of nested lists of numbers.
+    """Convert nested lists of numbers to an array.
 
     Raises:
-        InvalidData: something else is in them, they are ragged, or nested too deep.
+        InvalidData: the lists contain something else, are ragged, or are nested too deep.
     """
     flat: list[int | float | bool] = []
     shape = _flatten(value, where, flat, 16)
@@ -202,9 +211,9 @@ def _to_array(value: Any, where: str) -> Numbers:
     try:
         array = np.array(flat, dtype=np.float64 if float in kinds or not kinds else None)
     except OverflowError:
-        raise InvalidData(f"{where} holds a whole number that is too large.", fix="Give numbers in range.") from None
+        raise InvalidData(f"{where} contains an integer that is too large.", fix="Give numbers in range.") from None
     if array.dtype.kind == "O":
-        raise InvalidData(f"{where} holds a whole number that is too large.", fix="Give numbers in range.")
+        raise InvalidData(f"{where} contains an integer that is too large.", fix="Give numbers in range.")
     return array.reshape(shape)
 
 
@@ -216,7 +225,7 @@ def _flatten(value: Any, where: str, flat: list[Any], max_depth: int) -> tuple[i
         shapes = [_flatten(item, f"{where}[{place}]", flat, max_depth - 1) for place, item in enumerate(items)]
         if any(shape != shapes[0] for shape in shapes):
             place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
-            raise InvalidData(f"{where}[{place}] is of another size than {where}[0].", fix="Give lists of one size.")
+            raise InvalidData(f"{where}[{place}] has another size than {where}[0].", fix="Give lists of one size.")
         return (len(items), *(shapes[0] if shapes else ()))
     if not isinstance(value, int | float):
         raise InvalidData(f"{where} is {safe_repr(value)}.", fix="Give a number.")
@@ -232,12 +241,12 @@ def _rejected(where: str, what: str, spec: Array) -> InvalidData:
     one = f"{spec.dtype}[{', '.join(map(str, spec.shape[1:]))}]"
     low, high = spec.lowest, spec.highest
     bounds = "" if low is None or high is None else f", values from {low:g} to {high:g}"
-    return InvalidData(f"{where} {what}.", fix=f"A sample of {spec.name} is {one}{bounds}, all of it finite.")
+    return InvalidData(f"{where} {what}.", fix=f"A sample of {spec.name} is {one}{bounds}, with finite values.")
 
 
 def probabilities(scores: Sequence[float]) -> list[float]:
     """Return softmax of logits or log-probabilities."""
     highest = max(scores)
     weights = [math.exp(score - highest) for score in scores]
-    whole = sum(weights)
-    return [weight / whole for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]

@@ -80,11 +80,9 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
         )
     inputs = _describe_inputs(spec, batches, moving, written, (reference, reopened))
     outputs = _describe_outputs(model, batches, spec.dynamic_batch)
-    description = Description(
-        kind=spec.kind, inputs=inputs, outputs=outputs, reading=spec.reading, answer=spec.answer
-    )
-"""""", "parity": {**asdict(agreement), "allowed": agreement.allowed}, "notes": list(written.notes)}
-    digest = write_manifest(folder, description, told)
+    description = Description(kind=spec.kind, inputs=inputs, outputs=outputs, reading=spec.reading, answer=spec.answer)
+    record = {**about, "parity": {**asdict(agreement), "allowed": agreement.allowed}, "notes": list(written.notes)}
+    digest = write_manifest(folder, description, record)
     return ExportResult(description=description, parity=agreement, notes=written.notes, digest=digest)
 
 
@@ -144,7 +142,9 @@ def _describe_inputs(
     return tuple(arrays)
 
 
-def _include_size_one(extent: Extent, example: Inputs, shared: Sequence[int], dim: int, runs: tuple[Run, Run]) -> Extent:
+def _include_size_one(
+    extent: Extent, example: Inputs, shared: Sequence[int], dim: int, runs: tuple[Run, Run]
+) -> Extent:
     """Allow a size of 1 where it works: torch.export never proves sizes below 2.
 
     Args:

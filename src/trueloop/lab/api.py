@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trueloop.app.web.request_body import RequestError, read_json_body
-from trueloop.app.web.wire_format import decode_object, error_body, encode_json
+from trueloop.app.web.wire_format import decode_object, encode_json, error_body
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import VisibleRuns
-from trueloop.lab.workers import WorkerLost, Worker, Workers
+from trueloop.lab.workers import Worker, WorkerLost, Workers
 
 MAX_BODY_BYTES: Final = 64 << 10  # of a request body
 BODY_TIMEOUT_S: Final = 10.0  # for a request body to arrive
@@ -48,7 +48,9 @@ class RequestHandler:
         """Answer one request, or return an error status with the reason."""
         try:
             view = _find_view(request)
-            query_fields = decode_object(await read_json_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S))
+            query_fields = decode_object(
+                await read_json_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
+            )
             query = parse_record(view.query_type, query_fields)  # an invalid query needs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
@@ -60,7 +62,9 @@ class RequestHandler:
         except RequestError as error:
             return _json_response(error.body, error.status)
         except WorkerLost as error:
-            return _json_response({"what": f"The worker process has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
+            return _json_response(
+                {"what": f"The worker process has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500
+            )
 
     async def _compute_in_worker(self, name: str, query_fields: Mapping[str, Any]) -> Response:
         async with self._borrow_worker() as worker:
@@ -69,7 +73,9 @@ class RequestHandler:
                     await worker.send(encode_json({"view": name, "query": query_fields}))
                     reply = await worker.receive()
             except TimeoutError:
-                raise RequestError(503, f"The computation took more than {self._timeout_s:g} s.", "Choose smaller settings.") from None
+                raise RequestError(
+                    503, f"The computation took more than {self._timeout_s:g} s.", "Choose smaller settings."
+                ) from None
         assert isinstance(reply, str)
         if reply.startswith('{"answer":'):
             return Response(reply[len('{"answer":') : -1], media_type="application/json")

@@ -19,7 +19,9 @@ def render_markdown() -> str:
     """Return the page as Markdown."""
     parts = [HEAD, "## Words\n", render_table(("word", "meaning"), cheat_sheet.terms().items())]
     parts += ["## Counts\n", f"For {cheat_sheet.sizes()}:\n"]
-    parts += [render_table(("count", "what it is", "example"), ((c.name, c.says, c.example) for c in cheat_sheet.counts()))]
+    parts += [
+        render_table(("count", "what it is", "example"), ((c.name, c.says, c.example) for c in cheat_sheet.counts()))
+    ]
     parts += ["## Loops\n"]
     for template in cheat_sheet.templates():
         parts += [f"### {template.title}\n", f"```python\n{template.text.strip()}\n```\n"]

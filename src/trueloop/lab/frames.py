@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from trueloop.app.web.wire_format import encode_frame
-from trueloop.lab.teaching.decision_planes import Plane, pictures
+from trueloop.lab.teaching.decision_planes import Plane, build_planes
 from trueloop.lab.teaching.player import Curves, Play
 
 MIN_INTERVAL_S: Final = 1 / 31  # a page paints 30 times a second
@@ -67,8 +67,8 @@ class FrameSender:
         self._number += 1
         large = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0
         curves = play.take()
-        with play.aside():
-            planes = pictures(play.model, play.half, neurons=self.neurons and large)
+        with play.isolated():
+            planes = build_planes(play.model, play.half, neurons=self.neurons and large)
             header = self._header(play, state, curves)
             if large and sum(p.numel() for p in play.model.parameters()) <= MAX_WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}

@@ -1,22 +1,22 @@
-"""The simulator's worker: writes a script, runs that very text under the sanitizer, and shows what happens.
+"""The simulator's worker: writes a script, runs it under the sanitizer, and streams its progress to the page.
 
-One JSON object a line comes in, see `orders`. Texts go out, told apart by their ``kind``:
+One JSON command per line comes in, see `simulator_commands`. JSON messages go out, distinguished by ``kind``:
 
 - ``ready``;
-- ``began``: ``run``, ``config`` (as it is run: what a failure needs is set; ``changed`` says what), ``bugs``, ``text``,
+- ``started``: ``run``, ``config`` (with the changes that failures need; ``changed`` lists them), ``bugs``, ``text``,
   ``script`` (its lines as coloured pieces), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left
   out", "added" and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``,
-  ``span`` ([low, high], of both axes, of every picture), ``layers``, ``updates`` (planned), ``memory`` (how measured);
+  ``span`` ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned), ``memory`` (how measured);
 - ``finding``: ``run``, ``finding`` as in the report's JSON, ``line``, ``excerpt`` ([{number, text, fault}]);
-- ``script``: ``run``, ``text``, ``script``: the text with what was done by hand since;
+- ``script``: ``run``, ``text``, ``script``: the text with the manual edits since;
 - ``refused``: ``what``, ``why``, ``fix``;
 - ``scenario``: ``name``, ``state`` "running" (``progress`` 0..1), "stopped" or "done" (``title``, ``claim``,
   ``measured``, ``holds``, ``runs``: ``label``, ``config``, ``bugs`` and the curves of each);
-- ``ended``: ``run``, ``why`` "finished", "another run" or words, ``updates``, ``headline`` and ``judged`` of the
-  sanitizer, ``explained``: null, or ``title``, ``meaning``, ``fix`` and ``line`` of an error that torch has raised.
+- ``ended``: ``run``, ``why`` "finished", "another run" or a reason, ``updates``, ``headline`` and ``judged`` of the
+  sanitizer, ``explained``: null, or ``title``, ``meaning``, ``fix`` and ``line`` of an error that PyTorch has raised.
 
-A frame is bytes, see `wire.frame` and `pictures.Plane`: the newest pictures, and every point of the curves since the
-frame before. At most two are on their way; a page that paints no more holds the training up.
+A frame is binary, see `wire_format.encode_frame` and `decision_planes.Plane`: the newest pictures, and every point of
+the curves since the previous frame. At most two are unpainted; a page that stops painting pauses the training.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from trueloop.lab.highlight import highlight
 from trueloop.lab.simulator_commands import (
     MAX_UPDATES,
     AcknowledgeFrame,
-    Begin,
-    EditWeight,
-    ShowNeurons,
-    Command,
-    Pause,
     AddPoint,
-    Run,
-    Step,
-    RunScenario,
+    Command,
+    EditWeight,
+    Pause,
     RemovePoint,
+    Run,
+    RunScenario,
     RunUntil,
+    ShowNeurons,
+    Start,
+    Step,
     parse_command,
 )
 from trueloop.lab.teaching.datasets import Added
@@ -65,46 +65,12 @@ from trueloop.reporting.summary import format_counts, headline
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
-
-def run_scenario(
-    scenario: Scenario, injects: Mapping[str, Inject], on_progress: Callable[[float], None] = lambda progress: None
-) -> Sequence[Record]:
-    """Run all variants.
-
-    Args:
-        scenario: the experiment.
-        injects: what breaks a script, by its code.
-        on_progress: told before every batch how far all is, 0..1; may raise `Stopped`.
-
-    Returns:
-        A record of each, in their order.
-    """
-    total = sum(variant.simulation.updates for variant in scenario.variants)
-    done = 0
-    records: list[Record] = []
-    for variant in scenario.variants:
-        records.append(_run_variant(variant, injects, lambda play, done=done: on_progress((done + play.update) / total)))
-        done += variant.simulation.updates
-    return records
-
-
-def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[Play], None]) -> Record:
-    loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
-    play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
-    play.run()
-    curves = play.take()
-    return Record(
-        update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
-        sweep=play.sweep,
-    )  # fmt: skip
-
-
-PROGRESS_INTERVAL_S: Final = 0.1  # between two words on how far an experiment is
-MAX_MIB: Final = 768.0  # what a run may come to hold: graphs that are kept grow without end
+PROGRESS_INTERVAL_S: Final = 0.1  # between two progress messages of an experiment
+MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs grow without limit
 
 
 def serve(read_fd: int, write_fd: int) -> None:
-    """Do what the page says until it hangs up."""
+    """Execute the commands of the page until it disconnects."""
     simulator = Simulator(Channel(read_fd, write_fd))
     warm_up()
     try:
@@ -114,7 +80,7 @@ def serve(read_fd: int, write_fd: int) -> None:
 
 
 def warm_up() -> None:
-    """Import what torch and the catalogue import late: the first optimizer brings some 800 modules."""
+    """Import what torch and the catalogue import lazily: the first optimizer imports some 800 modules."""
     import torch
 
     torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
@@ -124,17 +90,17 @@ def warm_up() -> None:
 
 
 class _PendingRun(NamedTuple):
-    """A run that is asked for, and its script."""
+    """A requested run and its script."""
 
-    command: Begin
-    written: InjectedScript
+    command: Start
+    script: InjectedScript
 
 
 class Simulator:
-    """One page's session: one run at a time.
+    """The session of one page, with one run at a time.
 
     Args:
-        channel: the line to the page.
+        channel: the connection to the page.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -145,58 +111,58 @@ class Simulator:
         self._runs = 0
         self._play: Play | None = None
         self._ended = False
-        """The run that is there trains no more."""
+        """The current run has ended."""
         self._script: InjectedScript | None = None
-        self._unannounced: Begin | None = None
-        """What the page has begun, and has not yet heard to have begun."""
+        self._unannounced: Start | None = None
+        """The start command whose `started` message is not sent yet."""
         self._goal = 0
-        """The update before which the run is held."""
+        """The update before which the run pauses."""
         self._paused = False
         self._needs_frame = True
-        """Something is to be shown, though no update was made."""
+        """A frame must be sent although no update was made."""
 
     def run(self) -> None:
-        """Serve until the line ends.
+        """Serve until the page disconnects.
 
         Raises:
-            EOFError: it has ended.
+            EOFError: the page has disconnected.
         """
         self._channel.send_json({"kind": "ready"})
         while True:
             if self._next is None:
                 self._process_commands(None)
-            begin, self._next = self._next, None
-            if isinstance(begin, RunScenario):
-                self._run_scenario(begin.name)
-            elif begin is not None:
-                self._begin(begin)
+            pending, self._next = self._next, None
+            if isinstance(pending, RunScenario):
+                self._run_scenario(pending.name)
+            elif pending is not None:
+                self._run_script(pending)
             elif self._play is not None and self._needs_frame and self._frames.page_keeps_up:
                 self._needs_frame = False
                 self._frames.send(self._play, "ended")
 
     # One run -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, begin: _PendingRun) -> None:
-        written = begin.written
+    def _run_script(self, pending: _PendingRun) -> None:
+        script = pending.script
         self._runs += 1
-        self._goal, self._script, self._ended = 0, written, False
+        self._goal, self._script, self._ended = 0, script, False
         self._frames.start_run(self._runs)
         watch = Watch(
             [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
             on_finding=self._send_finding, errors=known_errors(),
         )  # fmt: skip
-        clip = written.simulation.clip
-        play = self._play = Play(Program(written.loop.text()), self._before_batch, clip=clip, aside=watch.paused)
-        self._unannounced = begin.command
+        clip = script.simulation.clip
+        play = self._play = Play(Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused)
+        self._unannounced = pending.command
         why = "finished"
         watch.start()
         try:
             play.run()
         except Stopped as stopped:
             why = str(stopped)
-        except EOFError:  # the page is gone
+        except EOFError:  # the page has disconnected
             raise
-        except Exception as error:  # noqa: BLE001 - a script of ours that PyTorch refuses is a thing to be shown
+        except Exception as error:  # noqa: BLE001 - the page shows the error
             watch.report_error(error)
             why = f"{type(error).__name__}: {error}"[:400]
         finally:
@@ -204,25 +170,25 @@ class Simulator:
         self._send_ended(play, why, report)
 
     def _before_batch(self, play: Play) -> None:
-        """Hold the script before a batch, as long as the page wants."""
+        """Pause the script before a batch for as long as the page requests."""
         if self._unannounced is not None:
-            self._send_began(play, self._unannounced)
+            self._send_started(play, self._unannounced)
         self._process_commands(0.0)
         frames = self._frames
         while self._next is None:
-            held = play.update >= self._goal
-            self._needs_frame |= held and not self._paused
-            self._paused = held
-            if frames.is_due and (self._needs_frame or not held):
+            paused = play.update >= self._goal
+            self._needs_frame |= paused and not self._paused
+            self._paused = paused
+            if frames.is_due and (self._needs_frame or not paused):
                 self._needs_frame = False
-                frames.send(play, "paused" if held else "running")
-            if not held and not frames.page_stopped:
+                frames.send(play, "paused" if paused else "running")
+            if not paused and not frames.page_stopped:
                 break
             self._process_commands(0.01 if self._needs_frame and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
         if play.held_mib() > MAX_MIB:
-            raise Stopped(f"It held {MAX_MIB:g} MiB, and others need memory, too.")
+            raise Stopped(f"It used more than {MAX_MIB:g} MiB of memory.")
 
     def _send_ended(self, play: Play, why: str, report: Report) -> None:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
@@ -235,14 +201,14 @@ class Simulator:
         if self._unannounced is not None or why == "another run":
             self._play = None
 
-    def _send_began(self, play: Play, begin: Begin) -> None:
+    def _send_started(self, play: Play, command: Start) -> None:
         assert self._script is not None
         self._unannounced, run = None, self._runs
         loop, simulation = self._script
-        before, now = asdict(begin.config), asdict(simulation)
+        before, now = asdict(command.config), asdict(simulation)
         self._needs_frame = True
         self._channel.send_json({
-            "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
+            "kind": "started", "run": run, "config": now, "bugs": command.bugs,
             "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
             "text": play.program.text, "script": highlight(play.program.text),
             "broken": [each._asdict() for each in loop.changed_lines()],
@@ -263,10 +229,10 @@ class Simulator:
             ],
         })  # fmt: skip
 
-    # Orders ------------------------------------------------------------------------------------------------------
+    # Commands ----------------------------------------------------------------------------------------------------
 
     def _process_commands(self, timeout_s: float | None) -> None:
-        """Do what has come; wait for the first for so long, None = until one comes. Stops at what ends this run."""
+        """Execute received commands up to the next run; None waits for the first command without limit."""
         try:
             if not self._commands:
                 self._commands.extend(self._read_commands(timeout_s))
@@ -289,14 +255,14 @@ class Simulator:
             self._frames.acknowledge(command.frame)
         elif isinstance(command, ShowNeurons):
             self._frames.neurons, self._needs_frame = command.neurons, True
-        elif isinstance(command, Begin):
-            self._next = _PendingRun(command, _written(command))  # what cannot be written does not end the run that is there
+        elif isinstance(command, Start):
+            self._next = _PendingRun(command, _prepare(command))  # an error does not end the current run
         elif isinstance(command, RunScenario):
             self._next = command
         elif self._play is None:
-            raise InvalidConfig(f"There is no run to {type(command).__name__.lower()}.", fix="Begin one.")
+            raise InvalidConfig(f"There is no run to {type(command).__name__.lower()}.", fix="Start one.")
         elif self._ended and isinstance(command, AddPoint | RemovePoint):
-            return  # nobody trains on it: the page keeps it for the script of its next run
+            return  # the page keeps the point for the script of its next run
         elif isinstance(command, EditWeight | AddPoint | RemovePoint):
             self._apply_edit(self._play, command)
         else:
@@ -315,7 +281,7 @@ class Simulator:
             classes = self._script.simulation.classes
             raise InvalidConfig(f"label is {command.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
         self._needs_frame = True
-        text = play.program.text + "\n# By hand, while it ran:\n" + "".join(f"# {each}\n" for each in play.by_hand)
+        text = play.program.text + "\n# Edited while it ran:\n" + "".join(f"# {each}\n" for each in play.edits)
         self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlight(text)})
 
     def _send_refused(self, error: TrueloopError) -> None:
@@ -324,20 +290,20 @@ class Simulator:
     # Experiments -------------------------------------------------------------------------------------------------
 
     def _run_scenario(self, name: str) -> None:
-        scenario, said_s = SCENARIOS[name], 0.0
+        scenario, reported_s = SCENARIOS[name], 0.0
         self._play = None
 
-        def hear(progress: float) -> None:
-            nonlocal said_s
+        def report(progress: float) -> None:
+            nonlocal reported_s
             self._process_commands(0.0)
             if self._next is not None:
                 raise Stopped
-            if perf_counter() - said_s > PROGRESS_INTERVAL_S:
-                said_s = perf_counter()
+            if perf_counter() - reported_s > PROGRESS_INTERVAL_S:
+                reported_s = perf_counter()
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
-            records = run_scenario(scenario, injects(), hear)
+            records = run_scenario(scenario, injects(), report)
         except Stopped:
             self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
@@ -352,46 +318,81 @@ class Simulator:
         })  # fmt: skip
 
 
+def run_scenario(
+    scenario: Scenario, injects: Mapping[str, Inject], on_progress: Callable[[float], None] = lambda progress: None
+) -> Sequence[Record]:
+    """Run all variants.
+
+    Args:
+        scenario: the experiment.
+        injects: the injections by failure code.
+        on_progress: called before every batch with the progress, 0..1; may raise `Stopped`.
+
+    Returns:
+        One record per variant, in order.
+    """
+    total = sum(variant.simulation.updates for variant in scenario.variants)
+    done = 0
+    records: list[Record] = []
+    for variant in scenario.variants:
+        records.append(
+            _run_variant(variant, injects, lambda play, done=done: on_progress((done + play.update) / total))
+        )
+        done += variant.simulation.updates
+    return records
+
+
+def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[Play], None]) -> Record:
+    loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
+    play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
+    play.run()
+    curves = play.take()
+    return Record(
+        update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
+        sweep=play.sweep,
+    )  # fmt: skip
+
+
 def injects() -> dict[str, Inject]:
-    """Return what breaks a script, for every failure that can be injected, by its code."""
+    """Return the injections of all injectable failures by code."""
     known = {code: entry.failure.inject for code, entry in catalogue().items()}
     return {code: inject for code, inject in known.items() if inject is not None}
 
 
-def _written(begin: Begin) -> InjectedScript:
+def _prepare(command: Start) -> InjectedScript:
     known = injects()
-    for code in begin.bugs:
+    for code in command.bugs:
         if code not in known:
-            raise InvalidConfig(f"{code!r} is no failure that can be injected.", fix=f"Known: {', '.join(known)}.")
-    for x, y, label in begin.points:
-        if label >= begin.config.classes:
+            raise InvalidConfig(f"{code!r} is not an injectable failure.", fix=f"Known: {', '.join(known)}.")
+    for x, y, label in command.points:
+        if label >= command.config.classes:
             raise InvalidConfig(
-                f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {begin.config.classes}."
+                f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {command.config.classes}."
             )
-    if begin.config.dataset == "digits" and find_spec("sklearn") is None:
+    if command.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
-    bugs = [known[code] for code in dict.fromkeys(begin.bugs)]
-    return write_script(begin.config, bugs, [Added(*point) for point in begin.points])
+    bugs = [known[code] for code in dict.fromkeys(command.bugs)]
+    return write_script(command.config, bugs, [Added(*point) for point in command.points])
 
 
 def _explained(report: Report) -> dict[str, Any] | None:
-    """Say what an error of torch's that has ended a run means, where that is known."""
+    """Explain the PyTorch error that has ended a run, if it is known."""
     error = report.error
     line = error.location.line if error and error.location else None
     return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
 
 
-def _goal(play: Play, asked: Run | Pause | Step | RunUntil) -> int:
-    """Return the update before which a run is to be held."""
-    if isinstance(asked, Step):
-        return play.update + asked.updates
-    if isinstance(asked, RunUntil):
-        return asked.update
-    return MAX_UPDATES if isinstance(asked, Run) else play.update
+def _goal(play: Play, command: Run | Pause | Step | RunUntil) -> int:
+    """Return the update before which the run pauses."""
+    if isinstance(command, Step):
+        return play.update + command.updates
+    if isinstance(command, RunUntil):
+        return command.update
+    return MAX_UPDATES if isinstance(command, Run) else play.update
 
 
 def main() -> None:
-    """Serve on standard input and output; whatever else prints does so on standard error."""
+    """Serve on standard input and output; other prints go to standard error."""
     output = os.dup(1)
     os.dup2(2, 1)
     serve(0, output)

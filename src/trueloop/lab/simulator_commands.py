@@ -99,7 +99,19 @@ class AcknowledgeFrame:
     frame: Count
 
 
-Command = Start | Run | Pause | Step | RunUntil | EditWeight | AddPoint | RemovePoint | ShowNeurons | RunScenario | AcknowledgeFrame
+Command = (
+    Start
+    | Run
+    | Pause
+    | Step
+    | RunUntil
+    | EditWeight
+    | AddPoint
+    | RemovePoint
+    | ShowNeurons
+    | RunScenario
+    | AcknowledgeFrame
+)
 KINDS: Final[Mapping[str, type[Any]]] = {
     "start": Start,
     "run": Run,

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from trueloop.app.web.wire_format import decode_object, error_body, encode_json
+from trueloop.app.web.wire_format import decode_object, encode_json, error_body
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.workers import WorkerLost, Worker, Workers
+from trueloop.lab.workers import Worker, WorkerLost, Workers
 
 MAX_SESSIONS: Final = 24  # open at the same time
 IDLE_TIMEOUT_S: Final = 600.0  # without any message from the page, not even that it has painted
@@ -24,8 +24,20 @@ UNREAD_REASON: Final = "The page did not read its messages, so its worker was st
 class LiveSessions:
     """The live sessions of one server."""
 
-    def __init__(self, workers: Workers, *, max_sessions: int = MAX_SESSIONS, idle_s: float = IDLE_TIMEOUT_S, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
-        self._workers, self._max_sessions, self._idle_s, self._send_timeout_s = workers, max_sessions, idle_s, send_timeout_s
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        max_sessions: int = MAX_SESSIONS,
+        idle_s: float = IDLE_TIMEOUT_S,
+        send_timeout_s: float = SEND_TIMEOUT_S,
+    ) -> None:
+        self._workers, self._max_sessions, self._idle_s, self._send_timeout_s = (
+            workers,
+            max_sessions,
+            idle_s,
+            send_timeout_s,
+        )
         self._open = 0
 
     @property
@@ -43,14 +55,18 @@ class LiveSessions:
         try:
             worker = await self._workers.fork(kind)
             try:
-                code, reason = await _first_result(self._relay_to_worker(socket, worker), self._relay_to_page(socket, worker))
+                code, reason = await _first_result(
+                    self._relay_to_worker(socket, worker), self._relay_to_page(socket, worker)
+                )
             finally:
                 await worker.end()
         except WorkerLost as error:
             code, reason = LOST, f"The process that trains has ended: {error}"[:100]
         finally:
             self._open -= 1
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser has disconnected or does not read
+        with contextlib.suppress(
+            RuntimeError, WebSocketDisconnect, TimeoutError
+        ):  # the browser has disconnected or does not read
             async with asyncio.timeout(self._send_timeout_s):
                 await socket.close(code, reason)
 

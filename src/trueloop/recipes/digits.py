@@ -4,7 +4,7 @@ Model: CNN, 30,762 parameters
 Data: scikit-learn digits, 1,797 images of 8×8, 10 classes
 Time: seconds on a CPU, test accuracy about 0.99
 
-The split is stratified and has a seed of its own: another training seed is judged on the same test images.
+The split is stratified and has its own seed: other training seeds are evaluated on the same test images.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N images, H×W pixels
 
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import MissingExtra
 from trueloop.data import TensorData
 from trueloop.export.io_description import Reading
-from trueloop.recipes.recipe import require_at_least, require_share
-from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.recipes.recipe import Parts, Recipe, require_at_least, require_share
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy, Confusion
 
@@ -35,7 +34,7 @@ class DigitsOptions:
     dropout: float = 0.25
     """Share of features dropped before the last layer."""
     split_seed: int = 0
-    """Which images are held out."""
+    """Seed of the split into training and held-out images."""
 
     def __post_init__(self) -> None:
         require_at_least(1, width=self.width)
@@ -91,7 +90,7 @@ def network(*, width: int, dropout: float) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    # No bias: the normalisation's own shift takes its place.
+    # No bias: BatchNorm has a shift.
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
@@ -114,7 +113,7 @@ def split(labels_N: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Args:
         labels_N: class of every item.
-        seed: of the draw.
+        seed: seed of the split.
     """
     from sklearn.model_selection import train_test_split
 

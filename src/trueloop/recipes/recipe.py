@@ -1,4 +1,4 @@
-"""What a recipe is: a whole run, described without running anything."""
+"""Defines `Recipe`, the description of a whole run, and checks for recipe options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from torch import nn
 
+from trueloop.core.errors import InvalidConfig
 from trueloop.export.io_description import Reading
 from trueloop.training.config import TrainConfig
-from trueloop.core.errors import InvalidConfig
 
 
 def require_at_least(least: int, **options: int) -> None:
     """Refuse options below ``least``.
 
     Raises:
-        InvalidConfig: naming the option and its value.
+        InvalidConfig: an option is out of range; names it and its value.
     """
     for name, value in options.items():
         if value < least:
@@ -28,7 +28,7 @@ def require_share(**options: float) -> None:
     """Refuse options outside [0, 1).
 
     Raises:
-        InvalidConfig: naming the option and its value.
+        InvalidConfig: an option is out of range; names it and its value.
     """
     for name, value in options.items():
         if not 0 <= value < 1:
@@ -44,23 +44,23 @@ class Parts:
     objective: Any
     """A `torch.nn` loss, or a function ``(model, batch) -> mean | (sum, count) | Loss | list[Loss]``."""
     train: Any
-    """A map-style dataset."""
+    """Training data, a map-style dataset."""
     val: Any = None
-    """A map-style dataset that the run is judged by; None = it is not evaluated."""
+    """Validation data, a map-style dataset; None = no evaluation."""
     test: Any = None
-    """One that is measured once, at the end."""
+    """Test data, a map-style dataset, evaluated once at the end."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Name -> metric factory, evaluated on val and test beside the loss."""
+    """Name -> metric factory, evaluated on val and test in addition to the loss."""
     collate: Callable[[list[Any]], Any] | None = None
     """Samples -> batch; None = torch's default collate."""
     sampler: Literal["random", "sequential", "weighted"] = "random"
-    """Training order; weighted draws every class alike, from `labels`."""
+    """Training order; weighted draws all classes equally often, using `labels`."""
     labels: Any = None
     """One class index per training sample, for the weighted sampler."""
     class_names: tuple[str, ...] = ()
-    """For the confusion matrix, and the answers of the exported model."""
+    """Names for the confusion matrix and for the predictions of the exported model."""
     reading: Reading = field(default_factory=Reading)
-    """How a file becomes the model's input, for `trueloop predict`; as the dataset does it."""
+    """Preprocessing of input files for `trueloop predict`, equal to that of the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +78,4 @@ class Recipe:
     assemble: Callable[[Any], Parts]
     """Options -> live objects; called once, after the generators are seeded."""
     command: tuple[str, ...] = field(default=(), compare=False)
-    """The words that ask for it again on the command line, journaled with the run; empty from Python."""
+    """Command line that runs it again, recorded in the journal; empty from Python."""

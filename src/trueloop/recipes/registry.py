@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What `trueloop recipes` says of a recipe, read from its module's docstring."""
+    """Entry of `trueloop recipes`, read from the docstring of the module."""
 
     name: str
     summary: str
-    """The first line."""
+    """First line of the docstring."""
     model: str
-    """The line "Model: ..."."""
+    """Text after "Model:"."""
     data: str
-    """The line "Data: ..."."""
+    """Text after "Data:"."""
     time: str
-    """The line "Time: ..."."""
+    """Text after "Time:"."""
 
 
 def listings() -> list[Listing]:
@@ -78,10 +78,10 @@ def load(spec: str) -> Recipe:
 
 
 def build_from_spec(spec: str) -> Any:
-    """Return what the function that ``spec`` names returned, whatever it is; a `Recipe` for a built-in name.
+    """Call the function that ``spec`` names and return its result; a `Recipe` for a built-in name.
 
     Args:
-        spec: as for `load`.
+        spec: see `load`.
 
     Raises:
         InvalidConfig: no such recipe, file or function.
@@ -106,9 +106,9 @@ def build_from_spec(spec: str) -> Any:
     except TypeError as error:
         raise InvalidConfig(
             f"{path}:{function} cannot be called without arguments: {error}.",
-            fix="Name a function that takes none, or has a default for each.",
+            fix="Name a function without parameters, or with a default for each.",
         ) from None
-    except ValueError:  # it does not say what it takes
+    except ValueError:  # a callable without a signature
         pass
     return build()
 
@@ -119,7 +119,7 @@ def _build_builtin(name: str) -> Recipe:
         close = difflib.get_close_matches(name, names, n=1)
         raise InvalidConfig(
             f"There is no recipe {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
-            fix=f"Built in are {', '.join(names)}; one of your own is given as path/to/recipe.py:build.",
+            fix=f"Built in are {', '.join(names)}; your own are named path/to/recipe.py:build.",
         )
     return importlib.import_module(f"{recipes.__name__}.{name}").build()
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import MissingExtra
 from trueloop.data import TensorData
 from trueloop.export.io_description import Reading
-from trueloop.recipes.recipe import require_at_least, require_share
-from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.recipes.recipe import Parts, Recipe, require_at_least, require_share
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.training.objective import Loss
@@ -39,7 +38,7 @@ class TabularOptions:
     dropout: float = 0.1
     """Share of units dropped after each hidden layer."""
     split_seed: int = 0
-    """Which rows are held out."""
+    """Seed of the split into training and held-out rows."""
 
     def __post_init__(self) -> None:
         require_at_least(1, width=self.width)
@@ -100,9 +99,9 @@ def network(features_NF: Tensor, options: TabularOptions, *, outputs: int) -> nn
     """Return a network from raw features [N, F] to [N, outputs].
 
     Args:
-        features_NF: the training rows, whose mean and deviation the first layer takes out.
+        features_NF: the training rows, with whose mean and deviation the first layer normalises.
         options: width and dropout.
-        outputs: classes, or 1.
+        outputs: number of classes, or 1.
     """
     std_F, mean_F = torch.std_mean(features_NF, dim=0)
     width = options.width
@@ -165,7 +164,7 @@ def split(target_N: Tensor, *, seed: int, stratify: bool) -> tuple[Tensor, Tenso
 
     Args:
         target_N: target of every row.
-        seed: of the draw.
+        seed: seed of the split.
         stratify: keep each class in proportion; the targets are then class indices.
     """
     from sklearn.model_selection import train_test_split

@@ -5,8 +5,8 @@ Data: the standard library's pydoc topics, about 460 kB in 78 documents
 Time: one to two minutes on a CPU, about 2.0 bits per byte held out
 
 Documents are cut into pieces of at most ``length`` bytes and padded to the longest of their batch. Padding is masked
-out of the loss, whose count is the number of real bytes: a batch of short pieces weighs what it holds, no more.
-Whole documents are held out, never pieces of one that was trained on.
+out of the loss, whose count is the number of real bytes: a batch of short pieces has a proportionally small weight.
+Whole documents are held out, never pieces of a training document.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: B pieces, T bytes, D features, V byte values
 
@@ -24,8 +24,7 @@ from torch.utils.data import Dataset
 from trueloop.core.errors import InvalidConfig
 from trueloop.data import pad_sequences
 from trueloop.export.io_description import Reading
-from trueloop.recipes.recipe import require_at_least, require_share
-from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.recipes.recipe import Parts, Recipe, require_at_least, require_share
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.objective import Loss
 
@@ -38,7 +37,7 @@ class TextOptions:
     """The transformer and the pieces of text."""
 
     length: int = 128
-    """Longest piece, in bytes; what the model can look back on."""
+    """Longest piece in bytes: the context length."""
     width: int = 64
     """Features per position."""
     blocks: int = 2
@@ -46,9 +45,9 @@ class TextOptions:
     heads: int = 4
     """Attention heads; a divisor of the width."""
     dropout: float = 0.0
-    """Share of features dropped on each block's way back."""
+    """Dropout of each residual branch."""
     split_seed: int = 0
-    """Which documents are held out."""
+    """Seed of the split into training and held-out documents."""
 
     def __post_init__(self) -> None:
         require_at_least(1, length=self.length, width=self.width, blocks=self.blocks, heads=self.heads)
@@ -105,7 +104,7 @@ def split(texts: Sequence[bytes], *, seed: int) -> tuple[list[bytes], list[bytes
 
     Args:
         texts: two or more are needed per held-out part to leave something to train on.
-        seed: of the draw.
+        seed: seed of the split.
     """
     shuffled = list(texts)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - a repeatable draw, not a secret
@@ -114,13 +113,13 @@ def split(texts: Sequence[bytes], *, seed: int) -> tuple[list[bytes], list[bytes
 
 
 class Pieces(Dataset[Tensor]):
-    """Documents cut into pieces of at most ``length`` + 1 bytes: inputs and, one further on, targets.
+    """Documents cut into pieces of at most ``length`` + 1 bytes: inputs, and targets shifted by one.
 
     Neighbouring pieces share one byte, so that every byte but a document's first is predicted once.
 
     Args:
         texts: whole documents.
-        length: most bytes a model sees at once.
+        length: context length in bytes.
     """
 
     def __init__(self, texts: Sequence[bytes], length: int) -> None:
@@ -149,7 +148,7 @@ def next_byte_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
 
 
 class BitsPerByte:
-    """Cross-entropy per real byte in bits: 8 is knowing nothing, gzip -9 needs 2.6 on the validation documents."""
+    """Cross-entropy per real byte in bits: a uniform guess gets 8, gzip -9 needs 2.6 on the validation documents."""
 
     def __init__(self) -> None:
         self._nats: Tensor | float = 0.0
@@ -161,12 +160,12 @@ class BitsPerByte:
         self._count = self._count + (target != IGNORED).sum()
 
     def compute(self) -> float:
-        """Return bits per byte; nan when nothing was seen."""
+        """Return bits per byte; nan before the first update."""
         return float(self._nats / self._count / torch.log(torch.tensor(2.0))) if self._count else float("nan")
 
 
 class Block(nn.Module):
-    """Causal self-attention, then a feed-forward network, each added to what came in.
+    """Causal self-attention, then a feed-forward network, each with a residual connection.
 
     Source: Radford et al., 2019 (GPT-2), normalisation before each part.
     """
@@ -182,7 +181,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return [B, T, D]; position t sees positions up to t only, so padding at the end is never seen."""
+        """Return [B, T, D]; position t sees positions up to t only, so padding at the end has no influence."""
         x_BTD = x_BTD + self.dropout(self._attend(self.attention_norm(x_BTD)))
         return x_BTD + self.dropout(self.feed(self.feed_norm(x_BTD)))
 

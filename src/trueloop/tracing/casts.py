@@ -1,4 +1,4 @@
-"""Casts of weights that autocast makes, as they stand in a graph."""
+"""Finds autocast's casts of weights in a graph."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor
 
 from trueloop.tracing.graph_leaves import sequence_number
 
-NEAR: Final = 96  # operations behind a model's output among which one is looked for
+MAX_NODES: Final = 96  # operations before a model's output that are searched
 CAST: Final = "ToCopyBackward0"
 
 
 def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
-    """Return a leaf that a graph reaches by a change of its type, and the number of that change; None = not near.
+    """Return a leaf that was cast within a graph, and the cast's sequence number; None = none near the output.
 
     Args:
-        graphs: operations to begin at: the last ones of a model.
+        graphs: the last operations of a model, where the search starts.
 
     Cost: 30 us.
     """
     queue = list(graphs)
     for node in queue:
-        if len(queue) > NEAR:
+        if len(queue) > MAX_NODES:
             break
         followers = [follower for follower, _ in node.next_functions if follower is not None]
         leaf = getattr(followers[0], "variable", None) if followers and node.name() == CAST else None

@@ -1,4 +1,4 @@
-"""Larger modules of the program that a module is a part of, found where the program calls it."""
+"""Finds the larger modules that contain a module, among the variables of the calling program."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_OBJECTS: Final = 10_000  # variables and modules looked at
 
 
 def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:
-    """Yield the modules among the variables of the program's frames that hold another one.
+    """Yield the modules among the variables of user frames that contain another module.
 
     Args:
-        part: what is called just now.
-        frame: where the search begins, outwards. None = the caller's.
+        part: the module that is being called.
+        frame: where the search starts, outwards. None = the caller's.
 
     Cost: 0.1 us for each variable and each module, up to 2 ms, so this is for a first call.
     """
@@ -29,7 +29,7 @@ def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterat
         left -= 1
         if left <= 0:
             return
-        # Not isinstance, which asks proxies for what they stand for.
+        # Not isinstance, which would unwrap proxies.
         if issubclass(type(value), nn.Module) and id(value) not in seen:
             seen.add(id(value))
             for each in value.modules():

@@ -1,4 +1,4 @@
-"""Held-out sweeps, as seen from events: a trained model goes through a loader it is not trained on."""
+"""Derives evaluation passes from events: a trained model goes through a loader it is not trained on."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from trueloop.tracing.events import (
     WatchEnded,
 )
 
-MAX_CALLS: Final = 64  # of one sweep that are kept
+MAX_CALLS: Final = 64  # of one pass that are kept
 
 
 @dataclass(slots=True)
 class EvaluationPass:
-    """One pass over a loader, as far as the newest batches."""
+    """One pass over a loader, up to its newest batch."""
 
     loader: Ref
     update: int
     calls: list[ModelCalled] = field(default_factory=list[ModelCalled])
-    """Of trained models, on its batches; at most `MAX_CALLS`."""
+    """Calls of trained models on its batches; at most `MAX_CALLS`."""
     batches: int = 0
     trained: bool = False
-    """A backward or a step has happened within it: it is no sweep."""
+    """A backward or a step has happened within it, so it is a training pass."""
     repeated: bool = False
-    """Its model went through the loader once more before the next update, or through a batch of it: several samples of
-    each prediction are wanted. Another model, such as a moving average, may follow."""
+    """Its model went through the loader, or a batch of it, again before the next update, as in Monte Carlo sampling.
+    Another model, such as a moving average, may follow."""
     graph_used: bool = False
-    """A graph of one of its calls was run backward before the same model was called once more on the same batch."""
+    """A graph of one of its calls was run backward before the model was called again on the same batch."""
     left_early: bool = False
-    """What was trained meanwhile came after its newest call: it may have been left before its loader's end."""
+    """Training happened after its newest call, so it may have been left before its loader's end."""
     partly_traced: bool = False
-    """It was not watched throughout, or its loader had been left before without an update since."""
+    """It was not fully traced, or its loader had been left before without an update since."""
 
     @property
     def models(self) -> Sequence[Ref]:
-        """The models that were called."""
+        """Models that were called."""
         return list(dict.fromkeys(call.model for call in self.calls))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EvaluationPassesEnded(Event):
-    """RARE. Sweeps are over, and an update or nothing has followed; found by `EvaluationPassTracker` for all detectors at once."""
+    """RARE. Evaluation passes have ended, followed by an update or by nothing; derived by `EvaluationPassTracker`."""
 
     passes: Sequence[EvaluationPass] = ()
     left_early: Sequence[EvaluationPass] = ()
-    """Passes that were left before their loader's end: what its other samples are for is not known."""
+    """Passes that were left before their loader's end; the use of its other samples is unknown."""
 
 
 class EvaluationPassTracker:
-    """Finds sweeps: from the start of a loader to its end without a backward or a step, over a trained model.
+    """Finds evaluation passes: from the start of a loader to its end without a backward or a step, by a trained model.
 
-    What a sweep was for shows in what comes after it, so all those between two updates are returned together, when the
-    later one begins or the run ends.
+    The purpose of a pass shows in what follows it, so all passes between two updates are returned together, when the
+    later update starts or the run ends.
     """
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
@@ -73,155 +73,155 @@ class EvaluationPassTracker:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._open: dict[Ref, EvaluationPass] = {}
-        self._fresh = False
-        """One was opened since the latest backward or step."""
+        self._open_passes: dict[Ref, EvaluationPass] = {}
+        self._has_new_pass = False
+        """A pass was started since the latest backward or step."""
         self._ended: list[EvaluationPass] = []
-        self._stepped: Refs = NO_REFS
+        self._stepped_parameters: Refs = NO_REFS
         self._latest: Refs = NO_REFS
-        """Of those, what the latest step was of."""
-        self._training: set[Ref] = set()
-        """Loaders that some backward's batch came from."""
-        self._left: list[EvaluationPass] = []
+        """Parameters of the latest step."""
+        self._training_loaders: set[Ref] = set()
+        """Loaders of batches that were trained on."""
+        self._left_early: list[EvaluationPass] = []
 
     def observe(self, event: Any) -> EvaluationPassesEnded | None:
-        """Take in an event; return the sweeps that are over, and followed by an update or by nothing.
+        """Process an event; return the passes that have ended, followed by an update or by nothing.
 
-        Also those that were left before their loader's end, as is certain only later: when the loader is started once
-        more, after an update, or the run ends.
+        Also passes that were left before their loader's end, which is known only when the loader is started again after
+        an update, or the run ends.
         """
-        ended = self._ended_by(event)
-        if not ended and not self._left:  # the usual case
+        ended = self._process(event)
+        if not ended and not self._left_early:  # the usual case
             return None
-        left, self._left = self._left, []
+        left, self._left_early = self._left_early, []
         return EvaluationPassesEnded(
-            passes=ended, left_early=[sweep for sweep in left if sweep.loader not in self._training]
+            passes=ended, left_early=[current for current in left if current.loader not in self._training_loaders]
         )
 
-    def _ended_by(self, event: Any) -> Sequence[EvaluationPass]:
+    def _process(self, event: Any) -> Sequence[EvaluationPass]:
         kind = type(event)
         if kind is ModelCalled:
-            self._call(event)
+            self._on_call(event)
         elif kind is StepTaken:
             if event.parameters is not self._latest:
                 self._latest = event.parameters
-                self._stepped |= event.parameters
-            return self._train()
+                self._stepped_parameters |= event.parameters
+            return self._on_training()
         elif kind is BackwardStarted:
             if event.loader is not None:
-                self._training.add(event.loader)
-            return self._train()
+                self._training_loaders.add(event.loader)
+            return self._on_training()
         elif isinstance(event, LoaderStarted):
-            self._start(event)
+            self._on_start(event)
         elif isinstance(event, LoaderExhausted):
-            self._end(event)
+            self._on_end(event)
         elif isinstance(event, TracingGap):
-            self._miss()
+            self._on_gap()
         elif isinstance(event, WatchEnded):
-            self._leave(*self._open.values())
-            return self._release()
+            self._leave_early(*self._open_passes.values())
+            return self._take_ended()
         return ()
 
-    def _start(self, event: LoaderStarted) -> None:
-        before = self._open.get(event.loader)
+    def _on_start(self, event: LoaderStarted) -> None:
+        before = self._open_passes.get(event.loader)
         untrained = before is not None and bool(before.calls) and not before.trained
         if before is not None and not untrained:
-            self._leave(before)
-        self._open[event.loader] = EvaluationPass(event.loader, event.update, partly_traced=untrained)
-        self._fresh = True
+            self._leave_early(before)
+        self._open_passes[event.loader] = EvaluationPass(event.loader, event.update, partly_traced=untrained)
+        self._has_new_pass = True
 
-    def _call(self, event: ModelCalled) -> None:
-        if event.loader is None:  # once more on the same batch
-            for sweep in self._open.values():
-                if sweep.calls and sweep.calls[-1].model is event.model:
-                    sweep.repeated = True
+    def _on_call(self, event: ModelCalled) -> None:
+        if event.loader is None:  # again on the same batch
+            for current in self._open_passes.values():
+                if current.calls and current.calls[-1].model is event.model:
+                    current.repeated = True
                     if event.previous_graph_used:
-                        sweep.graph_used = True
+                        current.graph_used = True
             return
-        sweep = self._open.get(event.loader)
-        if sweep is not None:
-            sweep.left_early = False
-        if sweep is None or sweep.trained or event.recomputed or len(sweep.calls) >= MAX_CALLS:
+        current = self._open_passes.get(event.loader)
+        if current is not None:
+            current.left_early = False
+        if current is None or current.trained or event.recomputed or len(current.calls) >= MAX_CALLS:
             return
-        if not event.parameters.isdisjoint(self._stepped):
-            sweep.calls.append(event)
+        if not event.parameters.isdisjoint(self._stepped_parameters):
+            current.calls.append(event)
             for ended in self._ended:
                 if ended.loader is event.loader and not ended.calls[0].parameters.isdisjoint(event.parameters):
-                    ended.repeated = sweep.repeated = True
+                    ended.repeated = current.repeated = True
 
-    def _train(self) -> Sequence[EvaluationPass]:
-        if self._fresh:
-            self._fresh = False
-            for sweep in self._open.values():
-                if not sweep.trained:
-                    sweep.left_early = sweep.trained = True
-        return self._release() if self._ended else ()
+    def _on_training(self) -> Sequence[EvaluationPass]:
+        if self._has_new_pass:
+            self._has_new_pass = False
+            for current in self._open_passes.values():
+                if not current.trained:
+                    current.left_early = current.trained = True
+        return self._take_ended() if self._ended else ()
 
-    def _miss(self) -> None:
+    def _on_gap(self) -> None:
         self._ended = []
-        for sweep in self._open.values():
-            sweep.partly_traced = True
+        for current in self._open_passes.values():
+            current.partly_traced = True
 
-    def _leave(self, *sweeps: EvaluationPass) -> None:
-        """Take note of passes that surely do not go on."""
-        for sweep in sweeps:
-            certain = (sweep.left_early or not sweep.trained) and not sweep.partly_traced and not sweep.repeated
-            if certain and len(sweep.calls) > 1:
-                sweep.batches = len(sweep.calls)
-                self._left.append(sweep)
+    def _leave_early(self, *passes: EvaluationPass) -> None:
+        """Record passes that certainly do not continue."""
+        for current in passes:
+            certain = (current.left_early or not current.trained) and not current.partly_traced and not current.repeated
+            if certain and len(current.calls) > 1:
+                current.batches = len(current.calls)
+                self._left_early.append(current)
 
-    def _end(self, event: LoaderExhausted) -> None:
-        sweep = self._open.pop(event.loader, None)
-        if sweep is not None and sweep.calls and not sweep.trained and event.batches_with_backward == 0:
-            sweep.batches = event.batches
-            self._ended.append(sweep)
+    def _on_end(self, event: LoaderExhausted) -> None:
+        current = self._open_passes.pop(event.loader, None)
+        if current is not None and current.calls and not current.trained and event.batches_with_backward == 0:
+            current.batches = event.batches
+            self._ended.append(current)
 
-    def _release(self) -> Sequence[EvaluationPass]:
+    def _take_ended(self) -> Sequence[EvaluationPass]:
         ended, self._ended = self._ended, []
-        return [sweep for sweep in ended if sweep.loader not in self._training]
+        return [current for current in ended if current.loader not in self._training_loaders]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HeldOutEvaluated(Event):
-    """RARE. A model that is trained has gone through another loader without a backward; found by `HeldOutTracker`."""
+    """RARE. A trained model has gone through another loader without a backward; derived by `HeldOutTracker`."""
 
     loader: Ref
-    """It went through this one, to its end."""
+    """The loader of the evaluation, read to its end."""
     training_loader: Ref
-    """It is trained on that one."""
+    """The loader that the model is trained on."""
 
 
 class HeldOutTracker:
-    """Which loader a model was trained on that then goes through another one."""
+    """Finds evaluations of a trained model on another loader."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, ModelCalled, LoaderExhausted)
 
     def __init__(self) -> None:
-        self._trainer: Ref | None = None
-        self._received: Refs = NO_REFS
+        self._training_loader: Ref | None = None
+        self._trained_parameters: Refs = NO_REFS
         self._latest: Refs = NO_REFS
-        self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
+        self._trained_on: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
 
     def observe(self, event: Any) -> HeldOutEvaluated | None:
-        """Take in an event; return what it ends."""
+        """Process an event; return the evaluation that it ends, or None."""
         kind = type(event)
         if kind is BackwardStarted:
-            if event.loader is not None and event.loader is not self._trainer:
-                self._trainer, self._received, self._latest = event.loader, NO_REFS, NO_REFS
+            if event.loader is not None and event.loader is not self._training_loader:
+                self._training_loader, self._trained_parameters, self._latest = event.loader, NO_REFS, NO_REFS
         elif kind is BackwardEnded:
             if event.reached_parameters is not self._latest:
                 self._latest = event.reached_parameters
-                self._received |= event.reached_parameters
+                self._trained_parameters |= event.reached_parameters
         elif kind is ModelCalled:
-            loader, trainer = event.loader, self._trainer
-            if loader is None or trainer is None or loader is trainer:
+            loader, training_loader = event.loader, self._training_loader
+            if loader is None or training_loader is None or loader is training_loader:
                 return None
-            if not self._received.isdisjoint(event.parameters):
-                self._swept_by[loader] = trainer
+            if not self._trained_parameters.isdisjoint(event.parameters):
+                self._trained_on[loader] = training_loader
         elif kind is LoaderExhausted:
-            trainer = self._swept_by.pop(event.loader, None)
-            if trainer is not None and not event.batches_with_backward:
-                return HeldOutEvaluated(loader=event.loader, training_loader=trainer)
+            training_loader = self._trained_on.pop(event.loader, None)
+            if training_loader is not None and not event.batches_with_backward:
+                return HeldOutEvaluated(loader=event.loader, training_loader=training_loader)
         return None
 
 
@@ -229,4 +229,4 @@ DERIVED_EVENTS: Final[Mapping[type[Event], type[EvaluationPassTracker | HeldOutT
     EvaluationPassesEnded: EvaluationPassTracker,
     HeldOutEvaluated: HeldOutTracker,
 }
-"""Events that are made of other events, and what finds them."""
+"""Derived events -> the tracker that derives them."""

@@ -28,17 +28,17 @@ MAX_SECONDS: Final = 0.25
 MAX_DEPTH: Final = 7
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)
 _PLAIN: Final = (int, float, complex, str, bytes, type(None), type, types.ModuleType)
-_KEEPING: Final = frozenset(("append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put"))
+_STORING_METHODS: Final = frozenset(("append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put"))
 
 
 class Holder(NamedTuple):
-    """A variable that leads to old graphs."""
+    """A variable that holds old graphs."""
 
     description: str
     """"losses[*] (local of train, train.py)"."""
     graphs: int
     location: SourceLocation | None
-    """A line that puts something there, where one was found in the source."""
+    """A line that stores something there, if found in the source."""
 
 
 class _Root(NamedTuple):
@@ -50,11 +50,11 @@ class _Root(NamedTuple):
 
 
 def find_holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) -> list[Holder]:
-    """Find the variables that lead to tensors with an old graph, the one with the most first.
+    """Find the variables that hold tensors with an old graph, those with most graphs first.
 
     Args:
-        is_old: tells of a node of a graph whether it belongs to one that should be gone.
-        frame: where the search begins; its callers are searched too. None = the caller's.
+        is_old: whether a graph node belongs to a graph that should have been freed.
+        frame: where the search starts; its callers are searched too. None = the caller's.
 
     Cost: up to 0.25 s; for a program with some thousand objects 1 to 5 ms.
     """
@@ -63,13 +63,13 @@ def find_holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) 
         if tensor.grad_fn is not None and is_old(tensor.grad_fn):
             found[root, path] += 1
     return [
-        Holder(f"{root.name}{path} ({root.where})", count, _kept_at(root, path))
+        Holder(f"{root.name}{path} ({root.where})", count, _find_store(root, path))
         for (root, path), count in found.most_common(5)
     ]
 
 
 def _tensors(frame: FrameType) -> Iterator[tuple[_Root, str, Tensor]]:
-    """Yield every tensor within reach, with the path that leads to it."""
+    """Yield every reachable tensor with its access path."""
     queue: collections.deque[tuple[Any, _Root, str, int]] = collections.deque(
         (value, root, "", 0) for root, value in _variables(frame)
     )
@@ -104,7 +104,7 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[_Root, Any]]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, each with the step that leads there; never calls code of the program's."""
+    """Yield the contents of an object with their access paths; never calls code of the program."""
     if type(value) in (dict, collections.OrderedDict, collections.defaultdict):
         for key, inner in list(value.items()):
             yield (f"[{key!r}]" if isinstance(key, str) else "[*]"), inner
@@ -123,34 +123,34 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{name}", inner
 
 
-def _kept_at(root: _Root, path: str) -> SourceLocation | None:
-    """Find the line of the source that puts something into the variable or attribute."""
+def _find_store(root: _Root, path: str) -> SourceLocation | None:
+    """Find the source line that stores something in the variable or attribute."""
     name = path.partition("[")[0].rpartition(".")[2] or root.name
     file = root.code.co_filename
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return None
-    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and _keeps(node, name)]
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and _stores(node, name)]
     return SourceLocation(file, min(lines)) if lines else None
 
 
-def _keeps(node: ast.stmt, name: str) -> bool:
+def _stores(node: ast.stmt, name: str) -> bool:
     match node:
         case ast.AugAssign(target=target):
-            return _named(target) == name
+            return _last_name(target) == name
         case ast.Assign(targets=[ast.Subscript(value=target)]):
-            return _named(target) == name
+            return _last_name(target) == name
         case ast.Assign(targets=[target], value=ast.BinOp() as sum_of):
-            parts = {_named(part) for part in ast.walk(sum_of) if isinstance(part, ast.expr)}
-            return _named(target) == name and name in parts  # x = x + y
+            parts = {_last_name(part) for part in ast.walk(sum_of) if isinstance(part, ast.expr)}
+            return _last_name(target) == name and name in parts  # x = x + y
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))):
-            return method in _KEEPING and _named(target) == name
+            return method in _STORING_METHODS and _last_name(target) == name
         case _:
             return False
 
 
-def _named(node: ast.expr) -> str:
+def _last_name(node: ast.expr) -> str:
     """Return the last name of "x", "self.x", "x[i]"."""
     match node:
         case ast.Name(id=name):
@@ -158,6 +158,6 @@ def _named(node: ast.expr) -> str:
         case ast.Attribute(attr=name):
             return name
         case ast.Subscript(value=value):
-            return _named(value)
+            return _last_name(value)
         case _:
             return ""

@@ -1,4 +1,4 @@
-"""What a graph tells after a backward has failed: its leaves, and what an earlier backward has used up of it."""
+"""Reads a graph after a backward has failed: its leaves, and the part that an earlier backward has freed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from torch import Tensor
 
-MAX_NODES: Final = 20_000  # operations that are looked at; 50 ms
+MAX_NODES: Final = 20_000  # operations that are searched; 50 ms
 
 
 def sequence_number(node: Any) -> int | None:
-    """Return the number of an operation: it is higher than those of all operations before it in its thread.
+    """Return the sequence number of an operation: higher than those of all earlier operations in its thread.
 
     Cost: 0.1 us.
     """
@@ -20,21 +20,21 @@ def sequence_number(node: Any) -> int | None:
 
 
 def graph_leaves(roots: Iterable[Tensor]) -> list[Tensor]:
-    """Return the leaves a backward from these roots would reach."""
+    """Return the leaves that a backward from these roots would reach."""
     found = [getattr(node, "variable", None) for node in _nodes(roots)]
     return [each for each in found if isinstance(each, Tensor)]
 
 
 def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
-    """Say what the latest backward that returned has used up of the graph of these roots.
+    """Return the part of the graph of these roots that the latest completed backward has freed.
 
     Args:
-        roots: of the backward that failed.
-        order: the number of that earlier one's root; None = it is not known.
+        roots: roots of the failed backward.
+        order: sequence number of the earlier backward's root; None = unknown.
 
     Returns:
-        "same" (it began at the same root), "all" (all of it was there by then), "part" with the operation at the end
-        of that part, or "".
+        "same" (it had the same root), "all" (the whole graph existed by then), "part" with the operation at the end of
+        that part, or "".
     """
     roots = [root for root in roots if root.grad_fn is not None]
     numbers = [number for root in roots if (number := sequence_number(root.grad_fn)) is not None]
@@ -54,12 +54,12 @@ def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, st
 
 
 def _nodes(roots: Iterable[Tensor]) -> Iterator[Any]:
-    waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    pending: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen: set[Any] = set()
-    while waiting and len(seen) < MAX_NODES:
-        node = waiting.pop()
+    while pending and len(seen) < MAX_NODES:
+        node = pending.pop()
         if node in seen:
             continue
         seen.add(node)
         yield node
-        waiting += [child for child, _ in node.next_functions if child is not None]
+        pending += [child for child, _ in node.next_functions if child is not None]

@@ -12,7 +12,7 @@ from trueloop.tracing.program_text.attribute_readers import is_read_in_program, 
 from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD
 
 HIGH_MOMENTUM: Final = 0.9
-"""From this momentum on the running statistics are those of the latest one or two batches; 1 and None are deliberate."""
+"""From this momentum on running statistics reflect the latest one or two batches only; 1 and None are deliberate."""
 HIGH_EPSILON: Final = 0.1
 """From this epsilon on it matters: the variance is about 1 after usual initialisations, PyTorch's default 1e-5."""
 ATTRIBUTES: Final = MISSPELLINGS | {REQUIRES_GRAD}

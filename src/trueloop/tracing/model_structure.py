@@ -1,4 +1,4 @@
-"""What a model is made of, as it is at the moment: its parameters, and the modes of its modules."""
+"""Reads the current parameters of a model and the modes of its modules."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-MAX_MODULES: Final = 4096  # of which it is not asked for each whether it was there before
+MAX_MODULES: Final = 4096  # that are listed without checking for duplicates
 _MODAL: Final = (_DropoutNd, _BatchNorm)
 
 
 class ModuleModes(NamedTuple):
-    """What the modes of a model's modules come to."""
+    """The combined modes of a model's modules."""
 
     training: bool = False
-    """Of any of them."""
+    """Some module is in train mode."""
     dropout: bool = False
     batchnorm: bool = False
 
@@ -29,10 +29,10 @@ _MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {
 
 
 def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
-    """Return all parameters of a model, each once, and what the modes of its modules come to.
+    """Return all parameters of a model, each once, and the combined modes of its modules.
 
-    Not by ``modules()`` and ``parameters()``, which make names as well; and a module's attributes are asked for once,
-    since torch has them found by a function of its own.
+    It avoids ``modules()`` and ``parameters()``, which build names as well, and reads a module's ``__dict__`` once,
+    since ``nn.Module.__getattr__`` is slow.
 
     Cost: 0.4 us for each module.
     """
@@ -42,7 +42,7 @@ def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
         if module is None:
             continue
         fields: dict[str, Any] = module.__dict__
-        if "training" not in fields:  # TorchScript's are elsewhere
+        if "training" not in fields:  # TorchScript stores them elsewhere
             fields = {"_parameters": module._parameters, "training": module.training}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if own := fields["_parameters"]:
             found += own.values()
@@ -60,11 +60,11 @@ def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
 
 
 def _modules(model: nn.Module) -> Iterable[nn.Module | None]:
-    """Return a model and all modules within it; one that is shared several times, and None where one was taken out."""
+    """Return a model and all its submodules; shared ones repeatedly, and None where one was removed."""
     modules: list[nn.Module | None] = [model]
     for module in modules:
-        if module is not None and (within := module._modules):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            modules += within.values()
-            if len(modules) > MAX_MODULES:  # or one is within itself
+        if module is not None and (children := module._modules):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            modules += children.values()
+            if len(modules) > MAX_MODULES:  # or a module contains itself
                 return model.modules()
     return modules

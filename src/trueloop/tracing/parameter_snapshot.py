@@ -1,4 +1,4 @@
-"""A few numbers of a model's parameters, by which a later look sees whether they have changed."""
+"""Snapshots a few numbers of parameters, to detect later whether they have changed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def snapshot_parameters(model: Any, names: Set[str]) -> dict[str, tuple[Any, ...]]:
-    """Return the version of each named parameter, and its first numbers where those need no waiting."""
+    """Return the version of each named parameter, and its first values if it is on the CPU."""
     own = dict(model.named_parameters())
     found: dict[str, tuple[Any, ...]] = {}
     for name in filter(None, (local_name(own, each) for each in names)):
         first = own[name].detach().flatten()[:4].tolist() if own[name].device.type == "cpu" else ()
-        found[name] = (own[name]._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
+        found[name] = (own[name]._version, *first)  # noqa: SLF001 - a tensor has no public version counter
     return found
 
 
 def local_name(own: Container[str], name: str) -> str:
-    """Return a part's own name for a parameter named in a larger model: "0.weight" for "body.0.weight"; "" = none."""
+    """Return the name within a submodule of a parameter of the model: "0.weight" for "body.0.weight"; "" = none."""
     while name not in own:
         name = name.partition(".")[2]
         if not name:

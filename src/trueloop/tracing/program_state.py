@@ -166,7 +166,7 @@ class ProgramState:
             return number
 
     def detect_second_thread(self) -> None:
-        """Set ``multi_threaded`` in a backward on another thread, unless it is PyTorch's own for the training thread."""
+        """Set ``multi_threaded`` in a backward on another thread, except PyTorch's own for the training thread."""
         here = threading.get_ident()
         if not self.multi_threaded:
             self.multi_threaded = not self.backward_depth or any(each.ident == here for each in threading.enumerate())

@@ -84,7 +84,7 @@ class Registry:
         return frozenset(map(self.ref, values))
 
     def name_parameters(self, model: nn.Module) -> None:
-        """Name the parameters of a model by their names in it, or in an enclosing model among the program's variables."""
+        """Name the parameters of a model by their path in it, or in an enclosing model of the program."""
         own_ids = {id(parameter) for parameter in model.parameters()}
         for module in (model, *enclosing_modules(model)):
             for name, parameter in module.named_parameters(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""What orders the samples of a DataLoader."""
+"""Inspects the samplers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-_DEPTH: Final = 4  # samplers around each other that are looked through
+_MAX_DEPTH: Final = 4  # nested samplers that are followed
 _SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_SHUFFLING_TOO: Final = "accelerate.data_loader.SeedableRandomSampler"  # of the Hugging Face Trainer, too
+_SHUFFLING_NAME: Final = "accelerate.data_loader.SeedableRandomSampler"  # also used by the Hugging Face Trainer
 
 
 def sampler_order(loader: Any) -> tuple[str, bool | None]:
-    """Return the class of what orders the samples, and whether it shuffles; None = nobody but its author knows."""
+    """Return the class name of the sampler, and whether it shuffles; None = unknown, for a custom sampler."""
     batches = loader.batch_sampler
     if batches is not None and type(batches) is not BatchSampler:
         return type(batches).__name__, None
@@ -27,18 +27,18 @@ def sampler_order(loader: Any) -> tuple[str, bool | None]:
     kind: type[Any] = type(sampler)
     if kind is DistributedSampler:
         return kind.__name__, bool(sampler.shuffle)
-    shuffles = kind in _SHUFFLING or f"{kind.__module__}.{kind.__qualname__}" == _SHUFFLING_TOO
+    shuffles = kind in _SHUFFLING or f"{kind.__module__}.{kind.__qualname__}" == _SHUFFLING_NAME
     return kind.__name__, shuffles if shuffles or kind is SequentialSampler else None
 
 
 def distributed_sampler(loader: Any) -> Any:
-    """Return the DistributedSampler that shuffles a loader, also through batch samplers around it, or None."""
+    """Return the DistributedSampler that shuffles a loader, also within batch samplers, or None."""
     for first in (loader.sampler, loader.batch_sampler):
         sampler: Any = first
-        for _ in range(_DEPTH):
+        for _ in range(_MAX_DEPTH):
             if isinstance(sampler, DistributedSampler):
-                ours = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
-                return cast("Any", sampler) if ours else None
+                is_plain = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
+                return cast("Any", sampler) if is_plain else None
             sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
             if sampler is None:
                 break

@@ -1,7 +1,7 @@
-"""What a node of a graph has saved for its backward, and the shapes around it, without unpacking anything.
+"""Reads the saved tensors of a graph node, and the shapes around it, without unpacking.
 
-Hooks of the program on saved tensors (offloading, checkpointing) do not run, and nothing is kept. Before torch 2.8 what
-was saved could only be had by running them: there it is not looked at, and whoever needs it says that it cannot judge.
+Hooks of the program on saved tensors (offloading, checkpointing) do not run, and nothing is kept. Before torch 2.8 saved
+tensors could only be read by running the hooks: there they are not read, and detectors report "not judged".
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import Any, Final
 
 from torch import Tensor
 
-UNSUPPORTED_TORCH: Final = "this version of torch does not tell what a graph has saved for its backward"
-BEHIND_HOOKS: Final = "what the graph has saved for its backward is behind hooks of the program's own"
+UNSUPPORTED_TORCH: Final = "this version of PyTorch does not expose the saved tensors of a graph"
+BEHIND_HOOKS: Final = "the program's own saved-tensor hooks hide the saved tensors of the graph"
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:
-    """Return a tensor a node has saved; None where it is gone, or is not to be had without unpacking it."""
+    """Return a tensor that a node has saved; None if it was freed, or needs unpacking."""
     try:
         raw = getattr(node, f"_raw_saved_{name}")
         return raw.data if raw.unpack_hook is None else None
-    except (AttributeError, RuntimeError):  # another version of torch; freed by an earlier backward
+    except (AttributeError, RuntimeError):  # another version of PyTorch; freed by an earlier backward
         return None
 
 
 def unreadable_reason(node: Any, *names: str) -> str:
-    """Say in words why what a node has saved is not to be had; "" where it is, or where nothing of these names was.
+    """Return the reason why a node's saved tensors cannot be read; "" if they can, or it has saved none.
 
     Args:
-        node: of a graph.
-        names: of what it may have saved.
+        node: a graph node.
+        names: names of tensors that it may have saved.
     """
     for name in names:
         try:
@@ -43,11 +43,11 @@ def unreadable_reason(node: Any, *names: str) -> str:
 
 
 def result_shape(node: Any, place: int = 0) -> tuple[int, ...] | None:
-    """Return the shape of a result of a node's; None where that is not known."""
+    """Return the shape of a node's result; None if unknown."""
     made = getattr(node, "_input_metadata", None)
     return tuple(made[place].shape) if made and place < len(made) else None
 
 
 def input_shape(node: Any) -> tuple[int, ...] | None:
-    """Return the shape of the first of a node's inputs that needs a gradient."""
+    """Return the shape of a node's first input that needs a gradient."""
     return next((result_shape(made, place) for made, place in node.next_functions if made is not None), None)

@@ -88,7 +88,7 @@ def is_trueloop_code(code: CodeType) -> bool:
 
 
 def _library_location(frame: FrameType | None) -> CodePosition | None:
-    """Return the innermost line outside of PyTorch, for a program that is an installed library (``python -m package``)."""
+    """Return the innermost line outside of PyTorch, for a program that is an installed package (``python -m``)."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
     while frame is not None:
         name = frame.f_code.co_filename

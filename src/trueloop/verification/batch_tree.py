@@ -1,4 +1,4 @@
-"""Batches as trees: tuples, lists, mappings and dataclasses around tensors, walked and rebuilt."""
+"""Traverses and rebuilds batches: tuples, lists, mappings and dataclasses of tensors."""
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
 
@@ -19,7 +19,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor with its place: "[0]", "['mask']"."""
+    """Yield every tensor with its path: "[0]", "['mask']"."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif isinstance(tree, Mapping):
@@ -34,7 +34,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
-    """Return the same tree with every tensor changed; the tree given is left as it is."""
+    """Return a copy of the tree with ``change`` applied to every tensor."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, tuple):
@@ -60,7 +60,7 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: 
 
 
 def replace_tensors(tree: Any, new: Mapping[int, Tensor]) -> Any:
-    """Return the tree with some of its tensors replaced, by their number in `tensors`."""
+    """Return a copy of the tree with some tensors replaced, by their index in `tensors`."""
     number = -1
 
     def change(tensor: Tensor) -> Tensor:
@@ -77,33 +77,33 @@ def batch_size(tree: Any) -> int:
 
 
 def select_samples(tree: Any, index: Tensor | slice) -> Any:
-    """Return some of a batch's samples: of every tensor that has B rows, these rows; anything else as it is."""
+    """Select samples: these rows of every tensor with B rows; everything else stays unchanged."""
     B = batch_size(tree)
     return map_tensors(tree, lambda leaf: leaf[index] if leaf.dim() and leaf.shape[0] == B else leaf)
 
 
 def split_batch(tree: Any, sizes: list[int]) -> list[Any]:
-    """Return a batch in parts of these sizes, in order."""
+    """Split a batch into parts of the given sizes."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [select_samples(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 
 
 def clone_batch(tree: Any) -> Any:
-    """Return a copy that shares no memory, so that code that writes into its batch writes into ours."""
+    """Return a copy that shares no memory, so user code can write into it."""
     return map_tensors(tree, lambda leaf: leaf.detach().clone())
 
 
 def move_batch(tree: Any, device: torch.device) -> Any:
-    """Return a batch on a device."""
+    """Move a batch to a device."""
     return map_tensors(tree, lambda leaf: leaf.to(device))
 
 
 def to_double(tree: Any) -> Any:
-    """Return a batch with its real numbers in double precision."""
+    """Convert the floating-point tensors of a batch to float64."""
     return map_tensors(tree, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
 
 
 def describe_batch(tree: Any) -> str:
-    """Say what a batch is made of: "([32, 8] float32, [32] int64)"."""
+    """Describe the tensors of a batch: "([32, 8] float32, [32] int64)"."""
     parts = [f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in tensors(tree)]
     return f"({', '.join(parts)})" if parts else type(tree).__name__

@@ -1,4 +1,4 @@
-"""Finds the proofs by walking their package, chooses among them, and runs them one after another."""
+"""Finds all proofs, and selects them by name or group."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trueloop.verification.proof import GROUPS, Proof
 
 @cache
 def all_proofs() -> Mapping[str, Proof]:
-    """Return every proof by its name, group by group.
+    """Return every proof by its name, ordered by group.
 
     Raises:
-        ValueError: a file without a ``PROOF``.
+        ValueError: a module has no ``PROOF``.
     """
     found: list[Proof] = []
     for file in pkgutil.iter_modules(package.__path__):
@@ -32,10 +32,10 @@ def all_proofs() -> Mapping[str, Proof]:
 
 
 def find_proof(word: str) -> Proof:
-    """Return the proof of this name, with hyphens or underscores.
+    """Return the proof with this name, written with hyphens or underscores.
 
     Raises:
-        InvalidConfig: there is none; says the nearest that there is.
+        InvalidConfig: there is none; names the closest.
     """
     name = word.strip().lower().replace("_", "-")
     known = all_proofs()
@@ -47,14 +47,14 @@ def find_proof(word: str) -> Proof:
 
 
 def select_proofs(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof]:
-    """Return the proofs that were asked for.
+    """Return the selected proofs.
 
     Args:
-        select: names or groups, also several in a word with commas; none = all.
-        ignore: likewise, left out.
+        select: names or groups, also comma-separated; none = all.
+        ignore: names or groups to leave out.
 
     Raises:
-        InvalidConfig: a word that names nothing, or nothing is left.
+        InvalidConfig: a name is unknown, or no proof is left.
     """
     wanted, unwanted = set(_expand_groups(select)), set(_expand_groups(ignore))
     left = [proof for name, proof in all_proofs().items() if (not wanted or name in wanted) and name not in unwanted]

@@ -1,4 +1,4 @@
-"""Which module is the first to do it: two passes through the same model, compared place by place."""
+"""Finds the first module in which two forward passes of a model differ."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trueloop.verification.model_call import ModelCall, model_outputs
 
 
 class ModuleRecord(NamedTuple):
-    """What went into a module or came out of it."""
+    """Input or output of one module call."""
 
     name: str
     kind: str
-    """The module's class."""
+    """Class of the module."""
     parent_kind: str
-    """The class of the module that contains it."""
+    """Class of the enclosing module."""
     is_output: bool
-    """It came out."""
+    """True for an output, False for an input."""
     values: list[Tensor]
 
 
 def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRecord]:
-    """Run a model and return what went into and came out of each of its modules, in order.
+    """Run a model and return the inputs and outputs of its modules, in order.
 
     Cost: a copy of all activations.
     """
@@ -37,7 +37,7 @@ def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRe
 
 
 def first_divergence(before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]) -> str:
-    """Say where two passes part, as far as ``same`` looks at them; empty where they do not, inside of modules."""
+    """Describe where two passes first differ according to ``same``; empty where they do not."""
     for a, b in zip(before, after, strict=False):
         if a[:4] != b[:4]:
             return ""

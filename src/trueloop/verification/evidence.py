@@ -1,4 +1,4 @@
-"""What a proof returns: a verdict, the sentence with the numbers, what is at fault, and what to draw."""
+"""Defines what a proof returns: a verdict, a message with the numbers, the cause, and charts."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """How a proof ended."""
+    """Outcome of a proof."""
 
     HOLDS = "holds"
     BROKEN = "broken"
     NOT_APPLICABLE = "not applicable"
-    """The subject has no such property, or does not say enough to tell."""
+    """The target does not have this property, or lacks the needed fields."""
     NOT_JUDGED = "not judged"
-    """The subject's own code raised, or time was up."""
+    """The verified code raised, or the time was up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One or several lines over updates or the like."""
+    """A line chart over updates or a similar count."""
 
     title: str
     lines: Mapping[str, Sequence[float]]
     """Name -> values, the first at x = 0."""
     x_label: str = "update"
-    """What x counts."""
+    """Label of the x axis."""
     level: float | None = None
-    """Where a dotted line is drawn: what the curve should reach."""
+    """Value of the dotted line: what the curve should reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A few numbers side by side."""
+    """A bar chart of a few numbers."""
 
     title: str
     values: Mapping[str, float]
@@ -44,19 +44,19 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """How strongly each column acts on each row, 0 where it does not."""
+    """A matrix of the influence of each column on each row, 0 = none."""
 
     title: str
     rows: str
-    """What a row is: "output of sample"."""
+    """Meaning of a row: "output of sample"."""
     columns: str
-    """What a column is: "input of sample"."""
+    """Meaning of a column: "input of sample"."""
     labels: Sequence[int]
-    """The number of each row and column."""
+    """Label of each row and column."""
     values: Sequence[Sequence[float]]
-    """Row by row."""
+    """Values by row."""
     wrong: Sequence[tuple[int, int]] = ()
-    """Row and column, counted from 0, of what should be 0 and is not."""
+    """Row and column, counted from 0, of values that should be 0 but are not."""
 
 
 Chart = Curve | Bars | Grid
@@ -64,23 +64,23 @@ Chart = Curve | Bars | Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """How one proof ended, and why.
+    """Result of one proof.
 
     True in a condition where the property holds, so that ``assert trueloop.verify.overfits_one_batch(...)`` is a test.
     """
 
     verdict: Verdict
     message: str
-    """What was seen, with its numbers."""
+    """What was observed, with the numbers."""
     proof: str = ""
-    """The proof's name: "overfits-one-batch"."""
+    """Name of the proof: "overfits-one-batch"."""
     title: str = ""
     cause: str = ""
-    """The parameter, sample, position or module at fault; empty where nothing is."""
+    """The parameter, sample, position or module that breaks the property; empty if it holds."""
     fix: str = ""
-    """What to do about it; empty where nothing is broken."""
+    """How to fix it; empty if it holds."""
     notes: tuple[str, ...] = ()
-    """What else is worth knowing, though it decides nothing."""
+    """Further facts that do not affect the verdict."""
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     charts: tuple[Chart, ...] = ()
     seconds: float = 0.0
@@ -90,7 +90,7 @@ class Evidence:
 
     @property
     def ok(self) -> bool:
-        """True where nothing is broken and nothing was left unjudged."""
+        """True where the property holds or does not apply."""
         return self.verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE)
 
     def __repr__(self) -> str:
@@ -98,27 +98,27 @@ class Evidence:
         return f"<{self.proof or 'proof'}: {self.verdict}. {' '.join(part for part in parts if part)}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as data for JSON; a number that JSON cannot hold becomes its name: "nan"."""
+        """Return the evidence JSON-ready; non-finite numbers become strings: "nan"."""
         return {
             "proof": self.proof,
             "title": self.title,
             "verdict": str(self.verdict),
-            "sentence": self.message,
-            "fault": self.cause,
+            "message": self.message,
+            "cause": self.cause,
             "fix": self.fix,
-            "remarks": list(self.notes),
+            "notes": list(self.notes),
             "numbers": {name: _json_number(value) for name, value in self.numbers.items()},
-            "pictures": [_chart_json(picture) for picture in self.charts],
+            "charts": [_chart_json(picture) for picture in self.charts],
             "seconds": round(self.seconds, 4),
         }
 
 
 class NotApplicable(Exception):
-    """The subject has no such property, or does not say enough to tell; the message says which."""
+    """Raised where the target does not have the property or lacks a field; the message says which."""
 
 
 class NotJudged(Exception):
-    """Nothing can be said; the message says why."""
+    """Raised where a proof cannot decide; the message says why."""
 
 
 def _json_number(value: float) -> float | str:
@@ -129,7 +129,7 @@ def _chart_json(picture: Chart) -> dict[str, Any]:
     kind = type(picture).__name__.lower()
     if isinstance(picture, Curve):
         lines = {name: [_json_number(value) for value in line] for name, line in picture.lines.items()}
-        return {"kind": kind, "title": picture.title, "along": picture.x_label, "level": picture.level, "lines": lines}
+        return {"kind": kind, "title": picture.title, "x_label": picture.x_label, "level": picture.level, "lines": lines}
     if isinstance(picture, Bars):
         values = {name: _json_number(value) for name, value in picture.values.items()}
         return {"kind": kind, "title": picture.title, "unit": picture.unit, "values": values}

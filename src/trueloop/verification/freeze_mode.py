@@ -1,4 +1,4 @@
-"""Layers that train and evaluate differently, held still: dropout and batch normalisation."""
+"""Keeps dropout and batch normalisation layers in eval mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def layers_in_train_mode(model: nn.Module, kind: Any) -> list[str]:
 
 
 def freeze_mode(model: nn.Module, kind: Any) -> None:
-    """Put every layer of a kind into eval mode and keep it there, whatever `train()` says."""
+    """Set every layer of a kind to eval mode and make its `train()` a no-op."""
     for module in model.modules():
         if isinstance(module, kind):
             module.eval()
@@ -24,7 +24,7 @@ def freeze_mode(model: nn.Module, kind: Any) -> None:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Take dropout away: its layers, and that inside attention and recurrent ones."""
+    """Disable dropout: its layers, and dropout inside attention and recurrent layers."""
     freeze_mode(model, Dropout)
     for module in model.modules():
         if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):

@@ -1,4 +1,4 @@
-"""Who acts on whom: change one part of the input and look which part of the output moves."""
+"""Measures influence: changes one part of the input and compares the outputs."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import ModelCall, model_outputs
 
 FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-9, 1e-4
-"""Relative differences below which numbers count as equal: in double precision, and where a model insists on less."""
+"""Relative differences below which numbers count as equal, in float64 and in lower precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreciseModel:
-    """A model and a call in the best precision that the model takes."""
+    """A model and a call in the highest precision that the model supports."""
 
     model: nn.Module
     call: ModelCall
     seed: int
     tolerance: float
-    """Relative to the greatest output."""
+    """Tolerance relative to the largest output."""
     baseline: list[Tensor]
-    """What the model gives for the call."""
+    """Outputs of the model for the call."""
 
     def run(self, call: ModelCall) -> list[Tensor]:
-        """Return what the model gives for another call."""
+        """Return the model's outputs for another call."""
         return model_outputs(self.model, call, self.seed)
 
     def difference(self, a: Tensor, b: Tensor) -> float:
-        """Return the greatest relative difference of two outputs, 0 where it is within the tolerance."""
+        """Return the largest relative difference of two outputs, 0 if within the tolerance."""
         return max_difference(a, b, self.tolerance)
 
 
 def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseModel:
-    """Return the model in double precision, where differences are facts; as it is where it does not take that.
+    """Convert the model to float64, or leave it unchanged where it does not support that.
 
     Args:
-        model: a copy already; its parameters that are all zero become small random ones.
-        call: what it is called with.
-        seed: of its dropout.
+        model: a copy; parameters that are all zero become small random ones.
+        call: arguments of the model.
+        seed: seed of its dropout.
     """
     _randomize_zero_parameters(model)
     try:
@@ -60,25 +60,25 @@ def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseMo
 
 
 def _randomize_zero_parameters(model: nn.Module) -> None:
-    """A layer that begins with zeros (a residual branch, a last layer) lets nothing through before its first update."""
+    """Replace all-zero parameters (a residual branch, a last layer), which block every influence, by small noise."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and not bool(parameter.any()):
-                noise = torch.randn(parameter.shape, generator=generator) * 0.02  # as GPT-2 begins
+                noise = torch.randn(parameter.shape, generator=generator) * 0.02  # the initialisation of GPT-2
                 parameter.copy_(noise)
 
 
 def max_difference(a: Tensor, b: Tensor, tolerance: float) -> float:
-    """Return the greatest difference relative to the greatest number in ``a``, 0 where it is within the tolerance."""
+    """Return the largest difference relative to the largest number in ``a``, 0 if within the tolerance."""
     return float(relative_differences(a, b, 0, tolerance)) if a.shape == b.shape else float("inf")
 
 
 def relative_differences(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
-    """Return how far two tensors of one shape are apart, for each place along their first ``keep`` dimensions.
+    """Return the differences of two tensors of one shape, reduced to their first ``keep`` dimensions.
 
     Returns:
-        Differences relative to the greatest number in ``a``: 0 within the tolerance, inf where only one is a number.
+        Differences relative to the largest number in ``a``: 0 within the tolerance, inf where only one is NaN.
     """
     shape = a.shape[:keep]
     if not a.numel():
@@ -95,14 +95,14 @@ def relative_differences(a: Tensor, b: Tensor, keep: int, tolerance: float) -> T
 
 
 def perturb(tensor: Tensor, where: Tensor) -> Tensor:
-    """Return a tensor whose elements at ``where`` are others that could have been there too.
+    """Return a tensor with other plausible values at ``where``.
 
     Args:
-        tensor: real numbers get noise of their own size; whole numbers become another number of the same tensor.
-        where: bool, of a shape that broadcasts from the left.
+        tensor: floats get noise of their own scale; integers become another integer of the same tensor.
+        where: bool mask, broadcast from the left.
 
     Raises:
-        NotApplicable: all its whole numbers are one, so that nothing else is known to be allowed.
+        NotApplicable: all its integers are equal, so no other valid value is known.
     """
     where = where.reshape(*where.shape, *[1] * (tensor.dim() - where.dim())).expand_as(tensor)
     if tensor.is_floating_point() or tensor.is_complex():
@@ -116,51 +116,51 @@ def perturb(tensor: Tensor, where: Tensor) -> Tensor:
         return tensor
     known, number = torch.unique(tensor, return_inverse=True)
     if len(known) < 2:
-        raise NotApplicable(f"Every number of the input is {known.tolist()}, so there is nothing to change it to.")
+        raise NotApplicable(f"Every number of the input is {known.tolist()}, so no other valid value is known.")
     return torch.where(where, known[(number + 1) % len(known)], tensor)
 
 
 def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:
-    """Return which tensors of a call carry its content: the real ones, or else the largest of whole numbers.
+    """Return the indices of the content tensors of a call: all float tensors, or else the largest integer tensor.
 
-    Masks and lengths among whole numbers are left out: another length is another question.
+    Integer masks and lengths are left out: they must not be changed.
 
     Raises:
-        NotApplicable: there is none of a shape that fits.
+        NotApplicable: no tensor has a fitting shape.
     """
     found = [(index, leaf) for index, leaf in enumerate(tensors(call.tree)) if leaf.numel() and fits(leaf)]
     real = [index for index, leaf in found if leaf.is_floating_point()]
-    whole = [(leaf.numel(), -index) for index, leaf in found if leaf.dtype is not torch.bool]
-    if not real and not whole:
-        raise NotApplicable(f"The model is called with {describe_batch(call.tree)}, in which there is nothing to change.")
-    return real or [-max(whole)[1]]
+    integers = [(leaf.numel(), -index) for index, leaf in found if leaf.dtype is not torch.bool]
+    if not real and not integers:
+        raise NotApplicable(f"The model is called with {describe_batch(call.tree)}, which has no tensor to change.")
+    return real or [-max(integers)[1]]
 
 
 def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:
-    """Return a call in which some tensors are changed.
+    """Return a call with some tensors changed.
 
     Raises:
-        NotApplicable: none of them could be changed to anything else.
+        NotApplicable: none of them could be changed.
     """
     leaves = tensors(call.tree)
     new = {index: change(leaves[index]) for index in which}
     if all(torch.equal(new[index], leaves[index]) for index in which):
-        raise NotApplicable("The input could not be changed to anything else.")
+        raise NotApplicable("The input could not be changed.")
     return ModelCall.from_tree(replace_tensors(call.tree, new))
 
 
 def per_sample_outputs(outputs_: list[Tensor], samples: int) -> list[Tensor]:
-    """Return the outputs that have one row per sample.
+    """Return the outputs with one row per sample.
 
     Raises:
         NotApplicable: there is none.
     """
     found = [leaf for leaf in outputs_ if leaf.dim() and leaf.shape[0] == samples]
     if not found:
-        raise NotApplicable(f"The output {describe_batch(outputs_)} has no row per sample ({samples} of them).")
+        raise NotApplicable(f"The output {describe_batch(outputs_)} does not have one row per sample ({samples} samples).")
     return found
 
 
 def call_batch_size(call: ModelCall) -> int:
-    """Return how many samples the model is called with."""
+    """Return the number of samples in a call."""
     return batch_size(call.tree)

@@ -1,4 +1,4 @@
-"""How a model is called by its loss: the mean over a batch, and the call itself, caught on its way."""
+"""Calls a model through its loss, computes the mean loss, and captures the arguments of the model."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from trueloop.verification.rng_state import seed_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """What a model is called with."""
+    """Arguments of a model call."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @property
     def tree(self) -> tuple[Any, Any]:
-        """Both, as a tree of tensors."""
+        """Both as one tree of tensors."""
         return (self.args, dict(self.kwargs))
 
     @classmethod
     def from_tree(cls, tree: tuple[Any, Any]) -> ModelCall:
-        """Return a call from such a tree."""
+        """Return a call from `tree`."""
         return cls(args=tree[0], kwargs=tree[1])
 
 
 def is_criterion(loss: Any) -> bool:
-    """True for a loss of (output, target); false for a function of (model, batch)."""
+    """Return True for a loss of (output, target), False for a function of (model, batch)."""
     return isinstance(loss, nn.Module) or getattr(loss, "__module__", "") == "torch.nn.functional"
 
 
 def mean_loss(loss: Any, model: nn.Module, batch: Any) -> Tensor:
-    """Return the loss over a batch, 0-d, with its graph.
+    """Return the mean loss over a batch, 0-d, with its graph.
 
     Raises:
         NotApplicable: there is no loss.
-        InvalidConfig, InvalidData: what it gives is not one number, or the batch is no pair.
+        InvalidConfig, InvalidData: the loss is not one number, or the batch is not a pair.
     """
     if loss is None:
         raise NotApplicable("There is no loss.")
@@ -59,18 +59,18 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
     """Return inputs and target of a batch.
 
     Raises:
-        InvalidData: it is no pair.
+        InvalidData: the batch is not a pair.
     """
     if isinstance(batch, (tuple, list)) and len(cast("list[Any]", batch)) == 2:
         return batch[0], batch[1]
     raise InvalidData(
         f"A torch.nn loss needs batches (inputs, target), but this batch is {describe_batch(batch)}.",
-        fix="Give a function (model, batch) -> mean as the loss, which knows the batch.",
+        fix="Give a function (model, batch) -> mean as the loss, which unpacks the batch.",
     )
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model: a tuple or list as positional, a mapping as keyword arguments, anything else as it is."""
+    """Call a model: a tuple or list as positional, a mapping as keyword arguments, anything else as one argument."""
     call = _as_call(inputs)
     return model(*call.args, **call.kwargs)
 
@@ -83,42 +83,42 @@ def _as_call(inputs: Any) -> ModelCall:
     return ModelCall(args=(inputs,), kwargs={})
 
 
-def capture_call(subject: ProofTarget, model: nn.Module, batch: Any) -> ModelCall:
-    """Return what the model is called with for this batch, the first time.
+def capture_call(target: ProofTarget, model: nn.Module, batch: Any) -> ModelCall:
+    """Return the arguments of the first call of the model for this batch.
 
     Raises:
-        NotApplicable: the loss does not call the model as ``model(...)``.
+        NotApplicable: the loss does not call ``model(...)``.
     """
-    if subject.inputs is not None:
-        return _as_call(subject.inputs(batch))
-    if subject.loss is None:
+    if target.inputs is not None:
+        return _as_call(target.inputs(batch))
+    if target.loss is None:
         return _as_call(batch)
-    if is_criterion(subject.loss):
+    if is_criterion(target.loss):
         return _as_call(split_pair(batch)[0])
     calls: list[ModelCall] = []
 
-    def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append(ModelCall(args=args, kwargs=dict(kwargs)))
 
-    handle = model.register_forward_pre_hook(hear, with_kwargs=True)
+    handle = model.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        seed_all(subject.seed)
-        mean_loss(subject.loss, model, batch)
+        seed_all(target.seed)
+        mean_loss(target.loss, model, batch)
     finally:
         handle.remove()
     if not calls:
-        raise NotApplicable("The loss does not call the model as model(...), so its inputs are not seen.")
+        raise NotApplicable("The loss does not call model(...), so its inputs cannot be captured.")
     return calls[0]
 
 
 def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True) -> list[Tensor]:
-    """Call a model without a graph and return every tensor it gave; the same seed, the same dropout.
+    """Call a model without a graph and return all its output tensors; the seed fixes the dropout.
 
     Args:
-        model: in whatever mode it is.
-        call: what with.
-        seed: of everything random.
-        reset: put its buffers back: the power iteration of a spectral norm goes on with every call.
+        model: in any mode.
+        call: arguments.
+        seed: seed of all random generators.
+        reset: restore its buffers: the power iteration of a spectral norm changes with every call.
     """
     seed_all(seed)
     with torch.no_grad(), _buffers_restored(model) if reset else nullcontext():
@@ -137,7 +137,7 @@ def _buffers_restored(model: nn.Module) -> Generator[None]:
     finally:
         for module, name, buffer, value in before:
             buffer.copy_(value)
-            setattr(module, name, buffer)  # where the forward has put another one in its place
+            setattr(module, name, buffer)  # the forward may have replaced it
 
 
 def _as_scalar(value: Any) -> Tensor:
@@ -152,6 +152,6 @@ def _as_scalar(value: Any) -> Tensor:
         return value.reshape(())
     shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise InvalidConfig(
-        f"The loss gave {shape}, not one number.",
-        fix='Return a mean or (sum, count); leave reduction="none" out.',
+        f"The loss returned {shape}, not one number.",
+        fix='Return a mean or (sum, count), not reduction="none".',
     )

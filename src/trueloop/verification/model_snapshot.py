@@ -1,4 +1,4 @@
-"""The user's model as it was before a proof, and put back where something changed it behind our back."""
+"""Snapshots the user's model before a proof, and restores it if user code changed it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 
 class ModelSnapshot:
-    """Parameters, buffers, gradients and modes of a model.
+    """A copy of the parameters, buffers, gradients and modes of a model.
 
     Args:
-        model: left alone.
+        model: the model to copy.
 
     Cost: one copy of the model's tensors.
     """
@@ -21,7 +21,7 @@ class ModelSnapshot:
         self._modes = [(module, module.training) for module in model.modules()]
 
     def restore(self) -> list[str]:
-        """Put everything back and return the names of what had changed."""
+        """Restore the model and return the names of what had changed."""
         changed = [name for name, tensor in _named(self._model) if not _same(tensor, self._tensors.get(name))]
         for name, tensor in _named(self._model):
             if name in changed and name in self._tensors:

@@ -1,4 +1,4 @@
-"""One proof, and how it is run: on a bench, with its time, whatever the subject's code does meanwhile."""
+"""Defines `Proof` and runs it, measuring its time and catching errors of the verified code."""
 
 from __future__ import annotations
 
@@ -30,78 +30,78 @@ class Proof:
     """One property, and how it is proved."""
 
     title: str
-    """What holds: "Overfits one batch"."""
+    """The property: "Overfits one batch"."""
     group: Group
     prove: Callable[..., Evidence]
     """Of a `Bench`, and keyword-only options of its own."""
     timed: bool = False
-    """It watches the time, and what was compiled runs compiled; for the others it runs as it was written."""
+    """True where it measures time, so compiled modules run compiled; for other proofs they run eagerly."""
     name: str = ""
-    """The file's name with hyphens, given by `discover`."""
+    """Name of the file with hyphens, set by `discover`."""
 
     @property
     def doc(self) -> str:
-        """What it does, in one sentence."""
+        """First line of the docstring of ``prove``."""
         return (inspect.getdoc(self.prove) or "").partition("\n")[0]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of its own options."""
+        """Names of the options of ``prove``."""
         parameters = inspect.signature(self.prove).parameters.values()
         return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
 def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | None = None) -> Evidence:
-    """Prove one property; the user's model and every generator are afterwards as they were.
+    """Prove one property, then restore the user's model and every random generator.
 
     Args:
-        proof: which.
-        context: of the subject.
-        options: of this proof.
+        proof: the proof to run.
+        context: context of the target.
+        options: options of this proof.
 
     Raises:
-        TrueloopError: the subject does not fit together: its loss and its batch, its optimizer and its model.
+        TrueloopError: the target is inconsistent: loss and batch, or optimizer and model, do not fit.
     """
-    kept = ModelSnapshot(context.original)
+    snapshot = ModelSnapshot(context.original)
     started = context.clock()
     try:
         with rng_state_preserved(context.loaders), torch.enable_grad(), nullcontext() if proof.timed else _eager_mode():
             seed_all(context.target.seed)
             evidence = _prove_safely(proof, context, options or {})
     finally:
-        changed = kept.restore()
+        changed = snapshot.restore()
     if changed:
         evidence = Evidence(
             verdict=Verdict.NOT_JUDGED,
-            message=f"The loss or step changed the model that was given ({', '.join(changed[:3])}), not the one that "
-            "it was called with; it was put back.",
+            message=f"The loss or step changed the original model ({', '.join(changed[:3])}), not the one that "
+            "it was called with; the original was restored.",
             fix="Use the model and the optimizer that are passed in, not ones from outside.",
         )
     return replace(evidence, proof=proof.name, title=proof.title, seconds=context.clock() - started)
 
 
 def _eager_mode() -> AbstractContextManager[None]:
-    """Let nothing run compiled: a graph that was made for one backward and one dtype refuses a second and another."""
-    if "torch._dynamo" not in sys.modules:  # nobody has compiled anything
+    """Run compiled modules eagerly: a compiled graph supports only one backward and one dtype."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
-def _prove_safely(proof: Proof, bench: ProofContext, options: Mapping[str, Any]) -> Evidence:
+def _prove_safely(proof: Proof, context: ProofContext, options: Mapping[str, Any]) -> Evidence:
     try:
-        return proof.prove(bench, **options)
+        return proof.prove(context, **options)
     except NotApplicable as why:
         return Evidence(verdict=Verdict.NOT_APPLICABLE, message=str(why))
     except NotJudged as why:
         return Evidence(verdict=Verdict.NOT_JUDGED, message=str(why))
     except TrueloopError:
         raise
-    except Exception as error:  # noqa: BLE001 - the subject's own code may raise anything; it is told, not hidden
-        told = " ".join(str(error).split())[:300].rstrip(".")
+    except Exception as error:  # noqa: BLE001 - the verified code may raise anything; the error is reported
+        text = " ".join(str(error).split())[:300].rstrip(".")
         return Evidence(
             verdict=Verdict.NOT_JUDGED,
-            message=f"The subject raised {type(error).__name__}: {told}{_user_location(error)}.",
-            fix="Mend this first: the proof ran into it on a copy of your model and your own batch.",
+            message=f"The verified code raised {type(error).__name__}: {text}{_user_location(error)}.",
+            fix="Fix this error first: it occurred on a copy of your model with your batch.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Where a proof works: on copies of the model, the optimizer and the batches, never on what the user gave."""
+"""Provides proofs with copies of the user's model, optimizer and batches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trueloop.verification.proof_target import ProofTarget
 from trueloop.verification.rng_state import seed_all
 
 DEFAULT_LR = 1e-3
-"""Of the Adam that is taken where no optimizer is given: its own default."""
+"""Learning rate of the default optimizer, Adam: its own default."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingCopy:
-    """One copy of the subject, to be trained and spoilt."""
+    """A copy of the target's model, loss and optimizer, for training."""
 
     target: ProofTarget
     model: nn.Module
@@ -34,17 +34,17 @@ class TrainingCopy:
     optimizer: torch.optim.Optimizer
 
     def mean_loss(self, batch: Any) -> Tensor:
-        """Return the loss over a batch, 0-d, with its graph."""
+        """Return the mean loss over a batch, 0-d, with its graph."""
         return mean_loss(self.loss, self.model, batch)
 
     def measure_loss(self, batch: Any) -> float:
-        """Return the loss over a batch, as a number and without a graph; the same seed, the same dropout."""
+        """Return the mean loss over a batch as a number; the seed fixes the dropout."""
         seed_all(self.target.seed)
         with torch.no_grad():
             return float(self.mean_loss(batch))
 
     def update(self, batches: list[Any]) -> None:
-        """Make one update: by the user's own step where there is one."""
+        """Make one update, by the user's step function if there is one."""
         if self.target.step is not None:
             self.target.step(self.model, self.optimizer, batches)
             return
@@ -55,40 +55,40 @@ class TrainingCopy:
 
 
 class ProofContext:
-    """Makes copies of a subject.
+    """Creates copies of a target.
 
     Args:
-        target: of the user; a model is made of it where it is a function.
-        clock: seconds, for proofs that watch the time.
+        target: target of the user.
+        clock: returns seconds, for proofs that measure time.
 
     Raises:
-        InvalidModel: the function gives no module.
+        InvalidModel: the model function does not return a module.
     """
 
-    def __init__(self, subject: ProofTarget, *, clock: Callable[[], float] = perf_counter) -> None:
-        self.target = subject
+    def __init__(self, target: ProofTarget, *, clock: Callable[[], float] = perf_counter) -> None:
+        self.target = target
         self.clock = clock
-        self.original = subject.model if isinstance(subject.model, nn.Module) else self.make_model()
+        self.original = target.model if isinstance(target.model, nn.Module) else self.make_model()
         _check_initialized(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
-        self._cached_batches: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
+        self._cached_batches: list[Any] = []  # read once for all proofs: every iteration of a loader starts its workers
         self._exhausted = False
 
     @property
     def loaders(self) -> list[Any]:
-        """Those of the subject that there are."""
+        """Existing loaders of the target."""
         return [each for each in (self.target.loader, self.target.val) if each is not None]
 
     def make_model(self) -> nn.Module:
-        """Return a new model, from the seed.
+        """Create a new model from the seed.
 
         Raises:
-            InvalidModel: the function gives no module.
-            NotApplicable: the subject's model is no function.
+            InvalidModel: the model function does not return a module.
+            NotApplicable: the target's model is not a function.
         """
         if isinstance(self.target.model, nn.Module):
-            raise NotApplicable("The model is given as it is, not as a function that makes one.")
+            raise NotApplicable("The model is a module, not a function that creates one.")
         seed_all(self.target.seed)
         model: Any = self.target.model()
         if not isinstance(model, nn.Module):
@@ -96,32 +96,31 @@ class ProofContext:
         return model
 
     def training_copy(self) -> TrainingCopy:
-        """Return a copy in train mode, with parts that the user has put into eval mode left there."""
-        asked = self.target.optimizer
+        """Return a copy in train mode; submodules that the user set to eval mode stay so."""
+        optimizer = self.target.optimizer
         loss = self.target.loss if isinstance(self.target.loss, nn.Module) else None
-        model, loss, made = self._copy_objects(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
+        model, loss, made = self._copy_objects(loss, optimizer if isinstance(optimizer, torch.optim.Optimizer) else None)
         if not model.training:
             model.train()
         return TrainingCopy(
             target=self.target,
             model=model,
             loss=self.target.loss if loss is None else loss,
-            optimizer=made or _make_optimizer(asked, model),
+            optimizer=made or _make_optimizer(optimizer, model),
         )
 
     def _copy_objects(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
         if optimizer is not None:
             _check_optimizer_matches(self.original, optimizer)
         try:
-            copied = copy.deepcopy(
-                (self.original, loss, optimizer)
-            )  # in one go: the optimizer's copy holds the model's
+            # In one call, so that the copied optimizer holds the copied parameters.
+            copied = copy.deepcopy((self.original, loss, optimizer))
         except (RuntimeError, TypeError) as error:
             if isinstance(self.target.model, nn.Module):
                 raise InvalidModel(
                     f"The model cannot be copied: {error}",
-                    why="A proof works on copies, so that your model stays as it is.",
-                    fix="Give a function that makes the model in its place.",
+                    why="A proof works on copies so that your model stays unchanged.",
+                    fix="Give a function that creates the model instead.",
                 ) from error
             if optimizer is not None:
                 raise
@@ -133,33 +132,33 @@ class ProofContext:
 
     @property
     def batch(self) -> Any:
-        """The subject's batch, copied to the model's device.
+        """Batch of the target, copied to the model's device.
 
         Raises:
             NotApplicable: there is none.
         """
         return self.batches(1)[0]
 
-    def batches(self, most: int) -> list[Any]:
-        """Return the first batches of the loader, or the one that there is.
+    def batches(self, limit: int) -> list[Any]:
+        """Return the first batches of the loader, or the target's batch.
 
         Raises:
             NotApplicable: there is neither.
             InvalidData: the loader is empty.
         """
-        if self.target.batch is not None and (most == 1 or self.target.loader is None):
+        if self.target.batch is not None and (limit == 1 or self.target.loader is None):
             return [move_batch(clone_batch(self.target.batch), self.device)]
         if self.target.loader is None:
             raise NotApplicable("There is neither a batch nor a loader.")
-        if len(self._cached_batches) < most and not self._exhausted:
-            self._cached_batches = list(self.read_batches(self.target.loader, most))
-            self._exhausted = len(self._cached_batches) < most
+        if len(self._cached_batches) < limit and not self._exhausted:
+            self._cached_batches = list(self.read_batches(self.target.loader, limit))
+            self._exhausted = len(self._cached_batches) < limit
         if not self._cached_batches:
-            raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
-        return [clone_batch(batch) for batch in self._cached_batches[:most]]
+            raise InvalidData("The loader yields no batch.", fix="Check its dataset, its sampler and drop_last.")
+        return [clone_batch(batch) for batch in self._cached_batches[:limit]]
 
-    def iter_batches(self, most: int) -> Iterator[Any]:
-        """Yield the first batches one by one, for who looks for one of a kind.
+    def iter_batches(self, limit: int) -> Iterator[Any]:
+        """Yield the first batches one by one.
 
         Raises:
             NotApplicable: there is neither a batch nor a loader.
@@ -167,37 +166,37 @@ class ProofContext:
         if self.target.batch is not None or self.target.loader is None:
             yield from self.batches(1)
         else:
-            yield from self.read_batches(self.target.loader, most)
+            yield from self.read_batches(self.target.loader, limit)
 
-    def read_batches(self, loader: Any, most: int) -> Iterator[Any]:
+    def read_batches(self, loader: Any, limit: int) -> Iterator[Any]:
         """Yield the first batches of a loader, each copied to the model's device."""
         seed_all(self.target.seed)
-        for batch in islice(iter(loader), most):
+        for batch in islice(iter(loader), limit):
             yield move_batch(clone_batch(batch), self.device)
 
-    def first_samples(self, most: int, *, least: int = 1) -> Any:
+    def first_samples(self, limit: int, *, minimum: int = 1) -> Any:
         """Return the first samples of the batch.
 
         Raises:
-            NotApplicable: it has fewer than ``least``.
+            NotApplicable: it has fewer than ``minimum``.
         """
         batch = self.batch
         samples = batch_size(batch)
-        if samples < least:
-            raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
-        return select_samples(batch, slice(0, most)) if samples > most else batch
+        if samples < minimum:
+            raise NotApplicable(f"The batch has {samples} samples, but this proof needs {minimum}.")
+        return select_samples(batch, slice(0, limit)) if samples > most else batch
 
-    def aligned_samples(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, ModelCall]:
-        """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
+    def aligned_samples(self, model: nn.Module, limit: int, *, minimum: int = 1) -> tuple[Any, ModelCall]:
+        """Return the first samples of the batch and the model's call for them, with one row per sample.
 
         Raises:
-            NotApplicable: they are not, as where the loss hands time over first.
+            NotApplicable: the rows are not the samples, as with sequence-first inputs.
         """
-        batch = self.first_samples(most, least=least)
+        batch = self.first_samples(limit, minimum=minimum)
         call = self.call(model, batch)
         samples = batch_size(batch)
-        if samples > least and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
-            samples -= 1  # or rows and columns could not be told apart
+        if samples > minimum and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
+            samples -= 1  # or rows and columns could not be distinguished
             batch = select_samples(batch, slice(0, samples))
             call = self.call(model, batch)
         if batch_size(call.tree) != samples:
@@ -207,7 +206,7 @@ class ProofContext:
         return batch, call
 
     def call(self, model: nn.Module, batch: Any) -> ModelCall:
-        """Return what the model is called with for a batch."""
+        """Return the model's arguments for a batch."""
         return capture_call(self.target, model, batch)
 
 
@@ -215,9 +214,9 @@ def _check_initialized(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InvalidModel(
-                f"{name} has no size yet: it belongs to a lazy module.",
-                why="A copy of it would not be the model that you train.",
-                fix="Call the model once on a batch before you hand it over.",
+                f"{name} is uninitialized: it belongs to a lazy module.",
+                why="A copy would not be the model that you train.",
+                fix="Call the model once on a batch first.",
             )
 
 
@@ -226,22 +225,22 @@ def _check_optimizer_matches(model: nn.Module, optimizer: torch.optim.Optimizer)
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise InvalidConfig(
             "The optimizer holds no parameter of the model.",
-            why="It was made for another instance.",
+            why="It was created for another instance.",
             fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
         )
 
 
-def _make_optimizer(given: Any, model: nn.Module) -> torch.optim.Optimizer:
+def _make_optimizer(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if given is None:
+    if optimizer is None:
         if not trainable:
-            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # nothing to train: proofs of the model do
+            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # nothing to train: proofs of the model still work
         return torch.optim.Adam(trainable, lr=DEFAULT_LR)
-    kind = given.func if isinstance(given, functools.partial) else given
-    made: Any = given(trainable) if isinstance(kind, type) else given(model)
+    kind = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
+    made: Any = optimizer(trainable) if isinstance(kind, type) else optimizer(model)
     if not isinstance(made, torch.optim.Optimizer):
         raise InvalidConfig(
-            f"optimizer gave {type(cast('object', made)).__name__}, not an optimizer.",
+            f"optimizer returned {type(cast('object', made)).__name__}, not an optimizer.",
             fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
         )
     return made

@@ -1,4 +1,4 @@
-"""What is to be proved on: a model, how it is trained, and what it claims to be."""
+"""Defines the target of proofs: a model, how it is trained, and its claimed properties."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from trueloop.core.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofTarget:
-    """A model and its loop. Only the model is needed; a proof that wants more than is there does not apply."""
+    """A model and its training loop. Only the model is required; proofs that need more do not apply."""
 
     model: nn.Module | Callable[[], nn.Module]
-    """The model, of which copies are taken; or a function that makes a new one."""
+    """The model, which is copied; or a function that creates a new one."""
     loss: Any = None
     """A ``torch.nn`` loss or a function of ``torch.nn.functional`` over ``(inputs, target)`` batches; or a function
     ``(model, batch)`` that returns a mean, ``(sum, count)``, or something with a ``.loss``."""
     batch: Any = None
     """One batch; by default the first of the loader."""
     loader: Any = None
-    """Training batches, as often as it is asked: a DataLoader or a list."""
+    """Training batches as a re-iterable: a DataLoader or a list."""
     val: Any = None
-    """Held-out batches, likewise."""
+    """Held-out batches as a re-iterable."""
     optimizer: Any = None
-    """An optimizer over the model's parameters, of which copies are taken; a class or ``partial`` of one, called with
+    """An optimizer over the model's parameters, which is copied; a class or ``partial`` of one, called with
     the parameters; or a function of the model. By default Adam with a rate of 1e-3."""
     step: Callable[[nn.Module, Any, list[Any]], Any] | None = None
     """``step(model, optimizer, batches)`` makes ONE update from these micro-batches: your own loop, or a trainer's."""
     save: Callable[[nn.Module, Any], Any] | None = None
-    """``save(model, optimizer)`` returns what your checkpoint holds; by default both ``state_dict()``."""
+    """``save(model, optimizer)`` returns the content of your checkpoint; by default both ``state_dict()``."""
     load: Callable[[nn.Module, Any, Any], Any] | None = None
-    """``load(model, optimizer, saved)`` puts it back."""
+    """``load(model, optimizer, saved)`` restores it."""
     inputs: Callable[[Any], Any] | None = None
-    """From a batch to what the model is called with; needed only without a loss, for a batch that holds more."""
+    """Maps a batch to the model's arguments; needed only without a loss, for batches that hold more."""
     causal: bool | None = None
-    """True: position t may not see later ones. By default so where the targets are the inputs, one further on."""
+    """True: position t must not see later ones. Default: True where the targets are the inputs shifted by one."""
     mask: Any = None
-    """Which positions count: a name in the batch, a tensor [B, T] of true and false, or a function of the batch."""
+    """Valid positions: a name in the batch, a bool tensor [B, T], or a function of the batch."""
     classes: int | None = None
-    """Number of classes, where the loss does not tell."""
+    """Number of classes, where the loss does not show it."""
     floor: float = 0.0
-    """The lowest value that the loss can have."""
+    """Lowest possible loss."""
     seed: int = 0
-    """Of everything random in the proofs."""
+    """Seed of all random generators in the proofs."""
     seconds: float = 20.0
-    """How long one proof may train."""
+    """Time limit of the training in one proof."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module) and not callable(self.model):
             raise InvalidConfig(
-                f"model is {type(self.model).__name__}, neither a module nor a function that makes one.",
+                f"model is {type(self.model).__name__}, neither a module nor a function that creates one.",
                 fix="Give an nn.Module, or a function without arguments that returns a new one.",
             )
         if (self.save is None) != (self.load is None):
@@ -64,16 +64,16 @@ class ProofTarget:
             if given is not None and (not hasattr(given, "__iter__") or hasattr(given, "__next__")):
                 raise InvalidConfig(
                     f"{name} is {type(given).__name__}, which cannot be read more than once.",
-                    why="Every proof reads it from its beginning.",
+                    why="Every proof reads it from the beginning.",
                     fix="Give the DataLoader itself, or a list of batches.",
                 )
 
     @classmethod
     def from_user(cls, given: Any) -> ProofTarget:
-        """Return a subject from what a user's ``build()`` gave: a subject, a mapping of its fields, or a bare model.
+        """Return a target from the result of a user's ``build()``: a target, a mapping of its fields, or a model.
 
         Raises:
-            InvalidConfig: it is none of these, or names a field that there is not.
+            InvalidConfig: it is none of these, or has an unknown field.
         """
         if isinstance(given, ProofTarget):
             return given
@@ -81,31 +81,31 @@ class ProofTarget:
             return cls(model=cast("Any", given))
         if not isinstance(given, Mapping):
             raise InvalidConfig(
-                f"{type(given).__name__} is nothing that can be verified.",
-                fix="Return trueloop.verify.Subject(model=..., loss=..., batch=...), or a dict of these.",
+                f"{type(given).__name__} cannot be verified.",
+                fix="Return trueloop.verify.ProofTarget(model=..., loss=..., batch=...), or a dict of these.",
             )
         words = cast("Mapping[str, Any]", given)
-        check_field_names(words, "A subject")
+        check_field_names(words, "A ProofTarget")
         if "model" not in words:
-            raise InvalidConfig("The subject has no model.", fix="Add model=..., a module or a function.")
+            raise InvalidConfig("The ProofTarget has no model.", fix="Add model=..., a module or a function.")
         return cls(**words)
 
 
 def field_names() -> tuple[str, ...]:
-    """Return what a subject consists of."""
+    """Return the names of the fields of a target."""
     return tuple(field.name for field in fields(ProofTarget))
 
 
 def check_field_names(words: Mapping[str, Any], who: str, also: tuple[str, ...] = ()) -> None:
-    """Refuse words that are no field of a subject.
+    """Check that all names are fields of a target.
 
     Args:
-        words: by name.
-        who: takes them, for the message.
-        also: further names that are right.
+        words: values by name.
+        who: receiver of the fields, for the message.
+        also: further valid names.
 
     Raises:
-        InvalidConfig: one that there is not, with the nearest that there is.
+        InvalidConfig: a name is unknown; names the closest.
     """
     known = (*field_names(), *also)
     for word in words:

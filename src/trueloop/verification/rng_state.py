@@ -1,4 +1,4 @@
-"""Everything random: seeded for a proof, and put back after it."""
+"""Seeds, captures and restores the state of all random generators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def capture_rng_state() -> tuple[Any, ...]:
 
 
 def restore_rng_state(state: tuple[Any, ...]) -> None:
-    """Put every global generator back to where `capture_rng_state` found it."""
+    """Restore every global generator to a state from `capture_rng_state`."""
     python, numpy, cpu, cuda, mps = state
     random.setstate(python)
     np.random.set_state(numpy)
@@ -39,10 +39,10 @@ def restore_rng_state(state: tuple[Any, ...]) -> None:
 
 @contextmanager
 def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
-    """Whatever is drawn or seeded inside, every generator is afterwards as it was.
+    """Restore every random generator afterwards.
 
     Args:
-        loaders: whose own generators are put back, too.
+        loaders: loaders whose generators are also restored.
     """
     state = capture_rng_state()
     own = [(generator, generator.get_state()) for loader in loaders for generator in _loader_generators(loader)]
@@ -55,7 +55,7 @@ def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
 
 
 def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
-    """Seed the loaders' own generators, as a new process would."""
+    """Seed the loaders' own generators like a new process."""
     for loader in loaders:
         for generator in _loader_generators(loader):
             generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a text does, in order: names, functions and classes of the file, branches, loops."""
+"""Tests of the interpreter: operations in order, functions, classes, branches and loops."""
 
 import ast
 import textwrap
@@ -26,15 +26,15 @@ def source(text):
     return interpret(SourceText(text), ast.parse(text))
 
 
-def acts(text, *wanted):
+def operations(text, *kinds):
     return [
         (each.kind.value, each.node.lineno, len(each.loops), len(each.branches))
-        for each in source(text).ops(*(wanted or TRAINING))
+        for each in source(text).ops(*(kinds or TRAINING))
     ]
 
 
-def test_operations_come_in_the_order_of_the_program_through_its_functions():
-    found = acts("""
+def test_operations_follow_program_order_through_functions():
+    found = operations("""
         import torch
         from torch import nn, optim as o
 
@@ -55,11 +55,11 @@ def test_operations_come_in_the_order_of_the_program_through_its_functions():
 
         Trainer(nn.Linear(2, 1)).fit()
     """)
-    assert found == [("cleared", 11, 2, 0), ("backward", 12, 2, 0), ("stepped", 13, 2, 0)]
+    assert found == [("clear gradients", 11, 2, 0), ("backward", 12, 2, 0), ("step", 13, 2, 0)]
 
 
-def test_what_follows_a_continue_is_conditional():
-    found = acts("""
+def test_statements_after_a_continue_are_conditional():
+    found = operations("""
         import torch
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters())
@@ -70,7 +70,7 @@ def test_what_follows_a_continue_is_conditional():
             optimizer.step()
             optimizer.zero_grad()
     """)
-    assert found == [("backward", 6, 1, 0), ("stepped", 9, 1, 1), ("cleared", 10, 1, 1)]
+    assert found == [("backward", 6, 1, 0), ("step", 9, 1, 1), ("clear gradients", 10, 1, 1)]
 
 
 WORDS = """
@@ -102,13 +102,13 @@ WORDS = """
     ],
     ids=["one", "other", "both", "of a loop", "not known", "a default", "its own word"],
 )
-def test_words_of_calls_decide_branches(calls, first, default, lines):
-    found = acts(WORDS.format(calls=calls, first=first, default=default), OpKind.SET_MODE)
+def test_string_arguments_decide_branches(calls, first, default, lines):
+    found = operations(WORDS.format(calls=calls, first=first, default=default), OpKind.SET_MODE)
     assert [(line, branches) for _, line, _, branches in found] == lines
 
 
-def test_flags_of_calls_decide_branches():
-    found = acts("""
+def test_boolean_arguments_decide_branches():
+    found = operations("""
         import torch
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters())
@@ -120,7 +120,7 @@ def test_flags_of_calls_decide_branches():
                 optimizer.step()
         train(False)
     """)
-    assert [name for name, *_ in found] == ["backward", "stepped"]
+    assert [name for name, *_ in found] == ["backward", "step"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_flags_of_calls_decide_branches():
         ("net.state_dict()", ValueKind.STATE),
     ],
 )
-def test_kinds_are_known_by_what_made_them(make, kind):
+def test_kind_follows_from_the_constructor(make, kind):
     text = f"""
         import copy, timm, torch, torchvision
         from torch import nn, optim
@@ -156,16 +156,16 @@ def test_kinds_are_known_by_what_made_them(make, kind):
         class Plain: ...
         net = nn.Linear(2, 2)
         opt = optim.SGD(net.parameters())
-        thing = {make}
-        thing.train()
-        holder = Plain()
-        holder.thing = thing
+        value = {make}
+        value.train()
+        owner = Plain()
+        owner.part = value
     """
-    bound = [each for each in source(text).ops(OpKind.SET_ATTRIBUTE) if each.name == "thing"]
-    assert bound[-1].inputs[0].kind is kind
+    assigned = [each for each in source(text).ops(OpKind.SET_ATTRIBUTE) if each.name == "part"]
+    assert assigned[-1].inputs[0].kind is kind
 
 
-def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
+def test_kind_of_an_argument_follows_from_use_or_annotation():
     text = """
         import torch
         def train(a, b, model, optimizer, c: torch.optim.Optimizer):
@@ -182,7 +182,7 @@ def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
     assert [each.node.lineno for each in source(text).ops(OpKind.SET_MODE)] == [10]
 
 
-def test_gradients_are_off_where_the_text_says_so():
+def test_gradient_mode_follows_contexts():
     text = """
         import torch
         model = torch.nn.Linear(2, 1)
@@ -202,7 +202,7 @@ def test_gradients_are_off_where_the_text_says_so():
     assert [each.grad for each in source(text).ops(OpKind.MODEL_CALL)] == [False, False, False, True, None, True]
 
 
-def test_a_context_may_be_made_before_it_is_entered():
+def test_a_context_may_be_created_before_it_is_entered():
     text = """
         import torch
         model = torch.nn.Linear(2, 1)
@@ -216,7 +216,7 @@ def test_a_context_may_be_made_before_it_is_entered():
     assert [each.grad for each in calls] == [True, False]
 
 
-def test_a_graph_ends_where_it_is_cut():
+def test_autograd_graph_ends_at_detach():
     text = """
         import torch.nn.functional as F
         from torch import nn
@@ -228,7 +228,7 @@ def test_a_graph_ends_where_it_is_cut():
     assert len([each for each in root.autograd_graph() if each.kind is ValueKind.MODEL]) == 1
 
 
-def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
+def test_a_tensor_constructor_creates_a_leaf_or_no_graph():
     text = """
         import torch
         from torch import nn
@@ -244,7 +244,7 @@ def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
     assert any(each.kind is ValueKind.MODEL for each in leaf.ancestors())
 
 
-def test_a_result_knows_what_it_was_made_from():
+def test_a_result_has_its_sources():
     text = """
         import torch.nn.functional as F
         from torch import nn
@@ -264,7 +264,7 @@ def test_a_result_knows_what_it_was_made_from():
     assert NO_GRAPH in source(text).ops(OpKind.BACKWARD)[0].subject.facts
 
 
-def test_what_is_handed_out_is_noted():
+def test_values_passed_to_unknown_code_escape():
     text = """
         import torch
         from elsewhere import helper
@@ -279,7 +279,7 @@ def test_what_is_handed_out_is_noted():
     assert found.escapes(optimizer, found.operations)
 
 
-def test_accelerate_manages_what_it_prepares():
+def test_accelerate_manages_prepared_values():
     text = """
         import torch
         from accelerate import Accelerator
@@ -295,14 +295,14 @@ def test_accelerate_manages_what_it_prepares():
     assert backward.inputs[0].kind is ValueKind.ACCELERATOR
 
 
-def test_recursion_and_length_have_an_end():
+def test_recursion_and_long_files_terminate():
     text = "def f(x):\n    return f(g(x))\ndef g(x):\n    return f(x)\nf(1)\n" + "x = 1\n" * 100
     assert source(text).operations is not None
     assert source("import torch\n" + "torch.relu(x)\n" * 70_000).operations == ()
 
 
-def test_methods_that_are_asked_of_their_class_are_run():
-    found = acts(
+def test_methods_called_on_their_class_are_run():
+    found = operations(
         """
         import torch
         class Net(torch.nn.Module):
@@ -323,11 +323,11 @@ def test_methods_that_are_asked_of_their_class_are_run():
     """,
         OpKind.FORWARD_CALL, OpKind.MODEL_CALL, OpKind.BACKWARD, OpKind.STEP,
     )  # fmt: skip
-    assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
+    assert found == [("forward call", 8, 0, 0), ("backward", 8, 0, 0), ("step", 9, 0, 0)]
 
 
-def test_a_class_that_may_be_missing_is_read_all_the_same():
-    assert not acts("""
+def test_a_conditionally_defined_class_is_interpreted():
+    assert not operations("""
         try:
             import torch
             class Net(torch.nn.Module):
@@ -338,7 +338,7 @@ def test_a_class_that_may_be_missing_is_read_all_the_same():
     """)
 
 
-def test_a_loop_knows_its_turns_and_the_conditions_within_it():
+def test_a_loop_has_a_trip_count_and_conditions():
     file = source("""
         import torch
         model = torch.nn.Linear(2, 1)
@@ -365,7 +365,7 @@ def test_a_loop_knows_its_turns_and_the_conditions_within_it():
     assert [each.loops[-1].trip_count() for each in file.ops(OpKind.MODEL_CALL)] == [None]
 
 
-def test_what_stays_the_same_from_turn_to_turn():
+def test_loop_invariant_arguments():
     file = source("""
         import torch
         torch.manual_seed(3)
@@ -377,12 +377,12 @@ def test_what_stays_the_same_from_turn_to_turn():
             make(net, rate).step()
     """)
     (step,) = file.ops(OpKind.STEP)
-    (made,) = file.ops(OpKind.CREATE)
-    same = [file.is_loop_invariant(each, made, step.loops[0]) for each in made.node.args]
-    assert same == [False, False, True, True, False, False, False, True]
+    (creation,) = file.ops(OpKind.CREATE)
+    invariant = [file.is_loop_invariant(each, creation, step.loops[0]) for each in creation.node.args]
+    assert invariant == [False, False, True, True, False, False, False, True]
 
 
-def test_defaults_count_where_a_call_leaves_them_out():
+def test_defaults_replace_missing_arguments():
     found = source("""
         import torch
         net = torch.nn.Linear(2, 1)
@@ -397,8 +397,8 @@ def test_defaults_count_where_a_call_leaves_them_out():
     assert one.subject is other.subject
 
 
-def test_items_of_a_dictionary_are_its_values():
-    found = acts(
+def test_dict_items_yields_the_values():
+    found = operations(
         """
         import torch
         heads = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 2)}
@@ -412,8 +412,8 @@ def test_items_of_a_dictionary_are_its_values():
     assert found == [("set mode", 5, 1, 0)]
 
 
-def test_a_tuple_is_handed_over_item_by_item():
-    found = acts("""
+def test_starred_tuples_are_unpacked():
+    found = operations("""
         import torch
         def build():
             net = torch.nn.Linear(2, 1)
@@ -423,10 +423,10 @@ def test_a_tuple_is_handed_over_item_by_item():
             its.step()
         train(*build())
     """)
-    assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
+    assert found == [("backward", 7, 0, 0), ("step", 8, 0, 0)]
 
 
-def test_a_class_that_nobody_uses_is_built_once():
+def test_an_unused_class_is_instantiated_once():
     file = source("""
         import torch
         class Task:
@@ -436,7 +436,7 @@ def test_a_class_that_nobody_uses_is_built_once():
     assert [each.subject.kind for each in file.ops(OpKind.CREATE)] == [ValueKind.OPTIMIZER, ValueKind.INSTANCE]
 
 
-def test_what_two_tensors_compare_to_is_a_tensor():
+def test_comparing_tensors_gives_a_tensor():
     file = source("""
         import torch
         model = torch.nn.Linear(2, 1)

@@ -1,4 +1,4 @@
-"""From printed text to the catalogue's pages: for every error that torch raises, for chains, codes, warnings, none."""
+"""Tests of explaining printed errors: every known PyTorch error, chains, codes, warnings and unknown text."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from trueloop.failures.load import known_errors
 from trueloop.failures.warning_search import WARNING_PATTERNS
 
 
-def twice() -> None:
+def backward_twice() -> None:
     loss = torch.ones(1, requires_grad=True).exp()
     loss.backward()
     loss.backward()
 
 
-def changed() -> None:
+def change_in_place() -> None:
     x = torch.ones(2, requires_grad=True)
     y = x.exp()
     y += 1
     y.sum().backward()
 
 
-def wrong_leaf() -> None:
+def change_leaf() -> None:
     x = torch.ones(2, requires_grad=True)
     x += 1
 
 
-RAISING: dict[str, Callable[[], object]] = {
+RAISERS: dict[str, Callable[[], object]] = {
     "backward-not-scalar": lambda: torch.ones(2, requires_grad=True).exp().backward(),
-    "backward-twice": twice,
+    "backward-twice": backward_twice,
     "dtype-mismatch": lambda: nn.Linear(2, 2)(torch.ones(1, 2, dtype=torch.float64)),
-    "leaf-changed-in-place": wrong_leaf,
-    "modified-in-place": changed,
+    "leaf-changed-in-place": change_leaf,
+    "modified-in-place": change_in_place,
     "nothing-to-differentiate": lambda: torch.ones(()).backward(),
     "shape-mismatch": lambda: nn.Linear(4, 2)(torch.ones(1, 3)),
     "state-keys": lambda: nn.Linear(4, 2).load_state_dict({"a": torch.ones(1)}),
     "target-out-of-range": lambda: nn.functional.cross_entropy(torch.ones(1, 2), torch.tensor([5])),
 }
-SAID = {
+MESSAGES = {
     "cuda-in-fork": "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with",
     "device-assert": "torch.AcceleratorError: CUDA error: device-side assert triggered\nCUDA kernel errors might be",
     "device-mismatch": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
@@ -57,55 +57,55 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("kind", RAISING)
-def test_what_torch_raises_is_known_by_its_traceback(kind: str):
+@pytest.mark.parametrize("kind", RAISERS)
+def test_a_pytorch_error_is_recognized_by_its_traceback(kind: str):
     try:
-        RAISING[kind]()
+        RAISERS[kind]()
     except (RuntimeError, IndexError):
         text = traceback.format_exc()
-    (told,) = explain_text(text).errors
-    assert told.kind == kind
-    assert told.meaning.endswith(".")
-    assert told.fix
-    assert told.location is not None
-    assert told.location.path.endswith("test_explaining.py"), "the user's line, not torch's"
+    (matched,) = explain_text(text).errors
+    assert matched.kind == kind
+    assert matched.meaning.endswith(".")
+    assert matched.fix
+    assert matched.location is not None
+    assert matched.location.path.endswith("test_explain_error.py"), "the user line, not that of PyTorch"
 
 
-@pytest.mark.parametrize("kind", SAID)
-def test_a_message_alone_is_known(kind: str):
-    assert [told.kind for told in explain_text(SAID[kind]).errors] == [kind]
-    assert [told.kind for told in explain_text(SAID[kind].partition(": ")[2]).errors] == [kind], "without its type"
-    logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {SAID[kind].partition(': ')[2]}"
-    assert [told.kind for told in explain_text(logged).errors] == [kind], "in a logger's line"
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_alone_is_recognized(kind: str):
+    assert [matched.kind for matched in explain_text(MESSAGES[kind]).errors] == [kind]
+    assert [matched.kind for matched in explain_text(MESSAGES[kind].partition(": ")[2]).errors] == [kind], "without its type"
+    logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {MESSAGES[kind].partition(': ')[2]}"
+    assert [matched.kind for matched in explain_text(logged).errors] == [kind], "in a log line"
 
 
 @pytest.mark.parametrize(
     ("raising", "meaning", "fix"),
     [
-        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "3 numbers per row arrive at a matrix that takes 4,", "=3"),
-        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "takes 3 channels, and the input of shape (2, 1, 8", "=1"),
+        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "Rows of 3 numbers arrive at a matrix that takes 4,", "=3"),
+        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "takes 3 channels, but the input of shape (2, 1, 8", "=1"),
         (lambda: nn.functional.cross_entropy(torch.ones(6, 2), torch.zeros(2).long()), "6 predictions for 2", "flat"),
-        (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "differ in shape: (2, 3) and (4)", "collate_fn"),
+        (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "different shapes: (2, 3) and (4)", "collate_fn"),
     ],
 )  # fmt: skip
-def test_the_numbers_of_a_message_are_said(raising: Callable[[], object], meaning: str, fix: str):
+def test_the_meaning_has_the_numbers_of_the_message(raising: Callable[[], object], meaning: str, fix: str):
     try:
         raising()
     except (RuntimeError, ValueError):
         text = traceback.format_exc()
-    (told,) = explain_text(text).errors
-    assert meaning in told.meaning
-    assert fix in told.fix
+    (matched,) = explain_text(text).errors
+    assert meaning in matched.meaning
+    assert fix in matched.fix
 
 
-def test_every_known_error_is_tried_here():
-    assert {*RAISING, *SAID} == set(known_errors())
+def test_every_known_error_is_tested():
+    assert {*RAISERS, *MESSAGES} == set(known_errors())
 
 
-def test_of_the_first_update_nothing_is_claimed():
-    (told,) = explain_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").errors
-    assert "2.00 GiB were asked for" in told.meaning
-    assert "first update" not in told.meaning
+def test_a_traceback_says_nothing_about_the_first_update():
+    (matched,) = explain_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").errors
+    assert "2.00 GiB were requested" in matched.meaning
+    assert "first update" not in matched.meaning
 
 
 CHAIN = """\
@@ -127,20 +127,20 @@ CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
 
 
-@pytest.mark.parametrize(("link", "how"), [(CAUSE, "cause"), (CONTEXT, "context")])
-def test_where_the_last_error_is_the_programs_own_the_one_before_is_told(link: str, how: str):
+@pytest.mark.parametrize(("link", "role"), [(CAUSE, "cause"), (CONTEXT, "context")])
+def test_a_known_cause_of_an_unknown_error_is_explained(link: str, role: str):
     answer = explain_text(CHAIN.format(link=link, last="ValueError: training failed"))
-    (told,) = answer.errors
-    assert (told.kind, told.error.role, told.location) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
+    (matched,) = answer.errors
+    assert (matched.kind, matched.error.role, matched.location) == ("shape-mismatch", role, ("train.py", 5, "<module>"))
     assert [each.message for each in answer.unknown] == ["training failed"]
 
 
-def test_what_ended_the_program_comes_first():
+def test_the_error_that_ended_the_program_comes_first():
     answer = explain_text(CHAIN.format(link=CONTEXT, last="torch.OutOfMemoryError: CUDA out of memory. Tried"))
-    assert [told.kind for told in answer.errors] == ["out-of-memory", "shape-mismatch"]
+    assert [matched.kind for matched in answer.errors] == ["out-of-memory", "shape-mismatch"]
 
 
-def test_a_worker_that_died_is_known_by_its_signal():
+def test_a_dead_worker_is_recognized_by_its_signal():
     text = CHAIN.replace("nn/modules/linear.py", "utils/data/dataloader.py").format(
         link=CAUSE, last="RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly"
     )
@@ -150,18 +150,18 @@ def test_a_worker_that_died_is_known_by_its_signal():
     ).replace(
         "    report()\n", '    report()\n  File "/x/site-packages/torch/utils/data/dataloader.py", line 1, in f\n'
     )
-    told = {each.error.role: each for each in explain_text(text).errors}
-    assert {each.kind for each in told.values()} == {"worker-died"}
-    assert "shared memory" in told["raised"].meaning
+    matched = {each.error.role: each for each in explain_text(text).errors}
+    assert {each.kind for each in matched.values()} == {"worker-died"}
+    assert "shared memory" in matched["raised"].meaning
 
 
-def test_torchs_words_are_known_also_where_an_error_of_another_library_passes_them_on():
-    (told,) = explain_text("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
-    assert (told.kind, told.error.type) == ("shape-mismatch", "")
-    assert told.error.message.startswith("mat1 and mat2")
+def test_a_message_reraised_by_another_library_is_recognized():
+    (matched,) = explain_text("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+    assert (matched.kind, matched.error.type) == ("shape-mismatch", "")
+    assert matched.error.message.startswith("mat1 and mat2")
 
 
-def test_failures_are_found_by_the_codes_that_our_messages_name():
+def test_failures_are_found_by_code():
     answer = explain_text("trueloop: error GRD001 train.py:12: a gradient ...\n  more: EVL002, XYZ001, and ABC123")
     assert [entry.code for entry in answer.failures] == ["GRD001", "EVL002"]
     assert answer.has_known_errors
@@ -180,12 +180,12 @@ def test_failures_are_found_by_the_codes_that_our_messages_name():
         ("CKP003", "FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value)"),
     ],
 )  # fmt: skip
-def test_what_torch_only_warned_of_is_a_failure(code: str, words: str):
+def test_a_pytorch_warning_leads_to_its_failure(code: str, words: str):
     assert [entry.code for entry in explain_text(words).failures] == [code]
     assert code in WARNING_PATTERNS.values()
 
 
-def test_our_own_errors_say_themselves_what_to_do():
+def test_errors_of_trueloop_are_listed_separately():
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
     answer = explain_text(f"{text}trueloop.core.errors.InvalidConfig: lr is -1.\nIt would climb.\nGive lr > 0.\n")
     assert [(each.type, each.message) for each in answer.trueloop_errors] == [
@@ -194,28 +194,28 @@ def test_our_own_errors_say_themselves_what_to_do():
     assert not answer.unknown
 
 
-def test_where_nothing_is_known_the_nearest_is_named():
+def test_the_nearest_error_is_named_for_unknown_text():
     answer = explain_text("RuntimeError: the mat1 shapes cannot be multiplied with mat2")
     assert not answer.has_known_errors
     assert answer.nearest == ["shape-mismatch"]
     assert explain_text("ValueError: no such colour").nearest == []
 
 
-def test_what_torch_says_before_it_aborts_is_known_without_a_traceback():
+def test_an_abort_message_is_recognized_without_traceback():
     text = "terminate called after throwing\n  what():  CUDA error: device-side assert triggered"
-    assert [told.kind for told in explain_text(text).errors] == ["device-assert"]
+    assert [matched.kind for matched in explain_text(text).errors] == ["device-assert"]
 
 
-def test_a_long_log_is_searched_through_once(monkeypatch: pytest.MonkeyPatch):
-    asked: list[str] = []
-    monkeypatch.setattr("trueloop.app.explain.explain_error._told", lambda error, chain: asked.append(error.message))
+def test_a_long_log_is_searched_once(monkeypatch: pytest.MonkeyPatch):
+    messages: list[str] = []
+    monkeypatch.setattr("trueloop.app.explain.explain_error._match_error", lambda error, chain: messages.append(error.message))
     explain_text("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
-    assert asked == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
+    assert messages == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
 
 
-def test_json_holds_all_of_it():
+def test_json_has_all_fields():
     record = explain_text(CHAIN.format(link=CAUSE, last="ValueError: see GRD001")).to_json()
-    assert (record["errors"][0]["kind"], record["errors"][0]["site"]["line"]) == ("shape-mismatch", 5)
+    assert (record["errors"][0]["kind"], record["errors"][0]["location"]["line"]) == ("shape-mismatch", 5)
     assert [each["code"] for each in record["failures"]] == ["GRD001"]
     assert record["unknown"] == [{"type": "ValueError", "message": "see GRD001"}]
-    assert set(record) == {"errors", "failures", "ours", "unknown", "nearest"}
+    assert set(record) == {"errors", "failures", "trueloop_errors", "unknown", "nearest"}

@@ -1,4 +1,4 @@
-"""Tracebacks in every dress they are seen in."""
+"""Tests of parsing tracebacks of Python, notebooks, pytest, rich, srun and torchrun."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SITES = (
 WORDS = "Trying to backward through the graph a second time"
 
 
-def raised(text: str) -> tuple[str, str, tuple[SourceLocation, ...]]:
+def single_error(text: str) -> tuple[str, str, tuple[SourceLocation, ...]]:
     (error,) = parse_errors(text)
     return error.type, error.message, error.frames
 
@@ -59,19 +59,19 @@ def prefixed(mark: str, text: str = PLAIN) -> str:
     ],
     ids=["plain", "crlf", "colours", "progress bar", "kubectl --timestamps", "cri", "compose", "indented"],
 )
-def test_a_traceback_of_pythons_own(text: str):
-    assert raised(text) == ("RuntimeError", WORDS, SITES)
+def test_a_python_traceback(text: str):
+    assert single_error(text) == ("RuntimeError", WORDS, SITES)
 
 
-def test_a_message_of_several_lines_ends_at_an_empty_one():
+def test_a_multiline_message_ends_at_an_empty_line():
     words = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a".'
     text = (
         f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nRuntimeError: {words}\n\nbye: bye\n'
     )
-    assert raised(text) == ("RuntimeError", words, (SourceLocation("a.py", 1, "<module>"),))
+    assert single_error(text) == ("RuntimeError", words, (SourceLocation("a.py", 1, "<module>"),))
 
 
-def test_a_type_keeps_its_name_and_tells_its_module():
+def test_a_type_is_split_into_module_and_name():
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\ntorch.cuda.OutOfMemoryError: CUDA out of memory.'  # noqa: E501
     (error,) = parse_errors(text)
     assert (error.type, error.module, error.message) == ("OutOfMemoryError", "torch.cuda", "CUDA out of memory.")
@@ -99,7 +99,7 @@ def chained() -> str:
             return traceback.format_exc()
 
 
-def test_what_came_from_what():
+def test_chained_errors_have_roles():
     assert [(each.type, each.message, each.role) for each in parse_errors(chained())] == [
         ("ValueError", "second", "cause"),
         ("OSError", "third", "context"),
@@ -107,14 +107,14 @@ def test_what_came_from_what():
     ]
 
 
-def test_the_errors_of_a_group():
+def test_the_errors_of_an_exception_group():
     try:
         raise ExceptionGroup("both", [ValueError("one"), RuntimeError("two")])
     except ExceptionGroup:
         text = traceback.format_exc()
-    told = [("ExceptionGroup", "both (2 sub-exceptions)"), ("ValueError", "one"), ("RuntimeError", "two")]
-    assert [(each.type, each.message) for each in parse_errors(text)] == told
-    assert [(each.type, each.message) for each in parse_errors(GROUP)] == told
+    expected = [("ExceptionGroup", "both (2 sub-exceptions)"), ("ValueError", "one"), ("RuntimeError", "two")]
+    assert [(each.type, each.message) for each in parse_errors(text)] == expected
+    assert [(each.type, each.message) for each in parse_errors(GROUP)] == expected
     assert parse_errors(GROUP)[-1].message == "two"
     assert parse_errors(GROUP)[-1].frames == (SourceLocation("a.py", 7, "f"),)
 
@@ -138,17 +138,17 @@ GROUP = """\
 """
 
 
-def test_ranks_whose_lines_come_mixed_are_taken_apart_and_told_together():
+def test_mixed_lines_of_ranks_are_separated_and_merged():
     first, second = prefixed("[rank0]: ").splitlines(), prefixed("[rank1]: ").splitlines()
     mixed = [line for pair in zip(first, second, strict=True) for line in pair]
     (error,) = parse_errors("\n".join(mixed))
     assert (error.message, error.ranks, error.frames) == (WORDS, (0, 1), SITES)
 
 
-def test_tasks_of_srun_are_numbered_too_but_not_every_number_is_a_task():
+def test_srun_task_numbers_are_ranks_but_other_numbers_are_not():
     (error,) = parse_errors(prefixed("3: "))
     assert error.ranks == (3,)
-    assert raised(f"12: the answer\n{PLAIN}") == ("RuntimeError", WORDS, SITES)
+    assert single_error(f"12: the answer\n{PLAIN}") == ("RuntimeError", WORDS, SITES)
 
 
 WORKER = """\
@@ -167,7 +167,7 @@ RuntimeError: inconsistent tensor size, expected tensor [2] and src [3]
 """
 
 
-def test_an_error_of_a_worker_stands_within_the_one_that_passes_it_on():
+def test_a_worker_error_inside_its_reraised_error():
     passed_on, own = parse_errors(WORKER)
     assert passed_on.message == "Caught RuntimeError in DataLoader worker process 0."
     assert (own.role, own.message[:24], own.frames[-1]) == (
@@ -193,8 +193,8 @@ RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)
 """
 
 
-def test_a_notebooks_traceback():
-    kind, message, frames = raised(NOTEBOOK)
+def test_a_notebook_traceback():
+    kind, message, frames = single_error(NOTEBOOK)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
     assert frames[0] == SourceLocation("Cell In[7]", 5)
     assert frames[1] == SourceLocation("~/x/site-packages/torch/nn/modules/module.py", 1751, "Module._wrapped_call_impl")
@@ -215,8 +215,8 @@ E       RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)
 """
 
 
-def test_pytests_way_of_telling_it():
-    kind, message, frames = raised(PYTEST)
+def test_a_pytest_traceback():
+    kind, message, frames = single_error(PYTEST)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
     assert (frames[0], frames[-1]) == (SourceLocation("test_train.py", 9), SourceLocation("/x/site-packages/torch/nn/functional.py", 10))
 
@@ -233,7 +233,7 @@ def test_rich_boxes(tmp_path: Path, folders: str, width: int):
         shown = Traceback.from_exception(type(error), error, error.__traceback__, width=width, show_locals=True)
     console = Console(file=io.StringIO(), width=400, force_terminal=True)
     console.print(shown)
-    kind, message, frames = raised(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+    kind, message, frames = single_error(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
     assert (kind, message) == ("RuntimeError", WORDS)
     assert (frames[0].path, frames[0].function) == (__file__, "test_rich_boxes")
     assert frames[1:] == (SourceLocation(str(path), 2, "step_of_training"),)
@@ -245,7 +245,7 @@ def test_paths_with_spaces_in_rich_boxes():
     console.print(
         Panel(place, title="Traceback (most recent call last)", title_align="left"), "ValueError: no", sep="\n"
     )
-    frames = raised(console.file.getvalue())[2]  # pyright: ignore[reportAttributeAccessIssue]
+    frames = single_error(console.file.getvalue())[2]  # pyright: ignore[reportAttributeAccessIssue]
     assert frames == (SourceLocation(place.partition(":")[0], 12, "step"),)
 
 
@@ -253,14 +253,14 @@ def test_paths_with_spaces_in_rich_boxes():
     "text",
     ["", "epoch 3: loss 0.2", "a.b: c", "Traceback (most recent call last):\n", "E  x", "trueloop: nothing was found"],
 )
-def test_what_is_no_error(text: str):
+def test_text_without_errors(text: str):
     assert parse_errors(text) == []
 
 
-def test_a_line_alone():
+def test_a_single_line():
     (error,) = parse_errors("ValueError: optimizer got an empty parameter list")
     assert (error.type, error.message, error.frames) == ("ValueError", "optimizer got an empty parameter list", ())
 
 
-def test_what_a_terminal_wants_is_taken_away():
+def test_terminal_codes_are_removed():
     assert strip_terminal_codes("\x1b[?25l\x1b]8;;http://x\x07a\x1b]8;;\x07\x1b[31mb\x1b[0m\rc\n") == "c\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueloop.app.export.export_run import infer_answer, batches, capture_samples
+from trueloop.app.export.export_run import batches, capture_samples, infer_answer
 from trueloop.app.export.trained_model import load_trained_model
 from trueloop.cli.app import main
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, RunFolderError

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from trueloop.app.serving.limits import Limits
-from trueloop.app.serving.server import run, server
+from trueloop.app.serving.server import create_server, run
 from trueloop.app.serving.service import Service
-from trueloop.lab.serving import listening
+from trueloop.lab.serving import bind_port
 
 
 class Reply(NamedTuple):
@@ -52,8 +52,8 @@ def running(model: Any, *, wait: bool = True, **limits: Any) -> Iterator[Running
     log: list[str] = []
     bounds = Limits(**limits)
     service = Service(model, bounds, log=log.append)
-    made = server(service, host="127.0.0.1", timeout_s=bounds.timeout_s)
-    taken, started = listening(0), threading.Event()
+    made = create_server(service, host="127.0.0.1", timeout_s=bounds.timeout_s)
+    taken, started = bind_port(0), threading.Event()
     thread = threading.Thread(target=run, args=(made, taken), kwargs={"say": started.set})
     thread.start()
     assert started.wait(30)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trueloop.app.serving.batching import Batcher, QueueFull, BatcherStopped
+from trueloop.app.serving.batching import Batcher, BatcherStopped, QueueFull
 from trueloop.core.errors import InvalidModel
 
 
@@ -33,7 +33,7 @@ def model():
 def held(model):
     """A batcher that holds its first batch, of one 0, until the gate is opened."""
     model.gate.clear()
-    batcher = Batcher(model, most=4, delay_s=0.0, waiting=10)
+    batcher = Batcher(model, max_batch=4, delay_s=0.0, max_waiting=10)
     first = batcher.submit([0])
     assert model.entered.wait(10)
     yield batcher
@@ -80,7 +80,7 @@ def test_a_fault_of_ours_reaches_everybody_and_the_thread_goes_on():
             raise faults.pop()
         return list(samples)
 
-    batcher = Batcher(run, most=4, delay_s=0.0, waiting=10)
+    batcher = Batcher(run, max_batch=4, delay_s=0.0, max_waiting=10)
     with pytest.raises(ZeroDivisionError):
         batcher.submit([1]).result(10)
     assert batcher.submit([2]).result(10) == [2]
@@ -90,7 +90,7 @@ def test_a_fault_of_ours_reaches_everybody_and_the_thread_goes_on():
 
 
 def test_the_first_waits_for_others(model):
-    batcher = Batcher(model, most=3, delay_s=60.0, waiting=10)
+    batcher = Batcher(model, max_batch=3, delay_s=60.0, max_waiting=10)
     asked = [batcher.submit([each]) for each in (1, 2, 3)]
     assert [each.result(10) for each in asked] == [[2], [4], [6]], "a full batch does not wait"
     assert model.batches == [[1, 2, 3]]

@@ -43,7 +43,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(connections, "MAX_UNREAD_BYTES", 1 << 12)
     app = Starlette(routes=[WebSocketRoute("/live", hold_open), WebSocketRoute("/send_much", send_much)])
-    server = uvicorn.Server(uvicorn.Config(app, http=HttpProtocol, ws=WebSocketProtocol, log_level="error", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=HttpProtocol, ws=WebSocketProtocol, log_level="error", lifespan="off")
+    )
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     thread = threading.Thread(target=asyncio.run, args=(server.serve([taken]),))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.app.web.wire_format import encode_frame, decode_frame, decode_object, to_json_value, encode_json
+from trueloop.app.web.wire_format import decode_frame, decode_object, encode_frame, encode_json, to_json_value
 from trueloop.core.errors import InvalidConfig
 
 JSON = st.recursive(

@@ -13,7 +13,7 @@ import pytest
 from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.judge_client import JudgeClient
-from trueloop.lab.arena.judging import submit_entry, judge_waiting, replay_entry, judging_lock
+from trueloop.lab.arena.judging import judge_waiting, judging_lock, replay_entry, submit_entry
 from trueloop.lab.arena.leaderboard import Leaderboard, State
 from trueloop.lab.arena.ranking import standings
 from trueloop.lab.arena.tracks import DIGITS
@@ -45,7 +45,9 @@ def test_a_number_that_somebody_wrote_is_found_out(row, change):
 
 
 def test_time_is_not_expected_to_be_the_same(row):
-    assert replay_entry(replace(row, trials=tuple(replace(trial, time=9.9) for trial in row.trials)), JudgeClient()).same
+    assert replay_entry(
+        replace(row, trials=tuple(replace(trial, time=9.9) for trial in row.trials)), JudgeClient()
+    ).same
 
 
 def test_other_versions_are_named(row):
@@ -181,7 +183,9 @@ def test_an_entry_of_another_version_of_the_track_is_not_run(board: Leaderboard,
     assert (board.entry(number).state, made_up_referee) == (State.FAILED, [])
 
 
-def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(board: Leaderboard, monkeypatch: pytest.MonkeyPatch):
+def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(
+    board: Leaderboard, monkeypatch: pytest.MonkeyPatch
+):
     told: list[dict[str, Any]] = []
 
     def run(self: JudgeClient, job: Any, tell: Any) -> Trial:

@@ -10,16 +10,33 @@ import pytest
 
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.leaderboard import MAX_ATTEMPTS, MAX_WAITING, Leaderboard, State, Submission, open_leaderboard, default_leaderboard_path, verdict
+from trueloop.lab.arena.leaderboard import (
+    MAX_ATTEMPTS,
+    MAX_WAITING,
+    Leaderboard,
+    State,
+    Submission,
+    default_leaderboard_path,
+    open_leaderboard,
+    verdict,
+)
 from trueloop.lab.arena.ranking import standings
 from trueloop.lab.arena.trial import Found, Trial
 
 
 def test_each_system_has_its_folder():
-    assert default_leaderboard_path({"XDG_DATA_HOME": "/data"}, platform="linux") == Path("/data/trueloop/arena.sqlite3")
+    assert default_leaderboard_path({"XDG_DATA_HOME": "/data"}, platform="linux") == Path(
+        "/data/trueloop/arena.sqlite3"
+    )
     assert default_leaderboard_path({}, platform="linux") == Path.home() / ".local/share/trueloop/arena.sqlite3"
-    assert default_leaderboard_path({}, platform="darwin").parts[-5:-2] == (Path.home().name, "Library", "Application Support")
-    assert default_leaderboard_path({"LOCALAPPDATA": "/local"}, platform="win32") == Path("/local/trueloop/arena.sqlite3")
+    assert default_leaderboard_path({}, platform="darwin").parts[-5:-2] == (
+        Path.home().name,
+        "Library",
+        "Application Support",
+    )
+    assert default_leaderboard_path({"LOCALAPPDATA": "/local"}, platform="win32") == Path(
+        "/local/trueloop/arena.sqlite3"
+    )
 
 
 def test_a_named_board_that_is_not_there_is_not_made(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.judge_client import JudgeClient
-from trueloop.lab.arena.judging import submit_entry, judging_lock
+from trueloop.lab.arena.judging import judging_lock, submit_entry
 from trueloop.lab.arena.leaderboard import MAX_ATTEMPTS, Leaderboard, State
 from trueloop.lab.arena.queue_worker import wait_until_judged
 from trueloop.lab.arena.tracks import DIGITS
@@ -80,7 +80,9 @@ def test_it_waits_while_another_process_judges_and_then_goes_on(board: Leaderboa
     assert heard[:3] == [1, 1, 1]
 
 
-def test_a_referee_that_never_works_is_reported_after_some_attempts(board: Leaderboard, monkeypatch: pytest.MonkeyPatch):
+def test_a_referee_that_never_works_is_reported_after_some_attempts(
+    board: Leaderboard, monkeypatch: pytest.MonkeyPatch
+):
     def gone(*_a: Any, **_k: Any) -> None:
         raise BoardError("The referee's process ended: no torch here.")
 

@@ -53,7 +53,9 @@ def test_the_same_seed_comes_to_the_same_weights_and_another_one_to_others():
 def test_accumulated_batches_are_one_batch(updates: int):
     whole = Entry(lr=0.1, batch=96, updates=10)
     cut = replace(whole, batch=32, accumulation=3)
-    one, several = (write_script(DIGITS, entry, 3).replace("UPDATES = 10", f"UPDATES = {updates}") for entry in (whole, cut))
+    one, several = (
+        write_script(DIGITS, entry, 3).replace("UPDATES = 10", f"UPDATES = {updates}") for entry in (whole, cut)
+    )
     one, several = run(one), run(several)
     assert [point[:2] for point in one["curve"]] == [point[:2] for point in several["curve"]]
     for ours, theirs in zip(one["model"].parameters(), several["model"].parameters(), strict=True):

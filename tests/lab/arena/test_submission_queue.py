@@ -72,7 +72,9 @@ def test_only_so_many_go_on_at_once(desk: SubmissionQueue, made_up_referee: list
     assert desk.start_practice(DIGITS, Entry(lr=0.05), 0) not in numbers
 
 
-def test_one_that_the_referee_has_not_heard_of_yet_can_be_stopped_too(desk: SubmissionQueue, monkeypatch: pytest.MonkeyPatch):
+def test_one_that_the_referee_has_not_heard_of_yet_can_be_stopped_too(
+    desk: SubmissionQueue, monkeypatch: pytest.MonkeyPatch
+):
     may_begin, stopped = threading.Event(), threading.Event()
 
     def run(self: JudgeClient, job: Any, tell: Any, *, began: Callable[[int], None]) -> Trial:

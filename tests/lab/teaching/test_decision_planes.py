@@ -1,4 +1,4 @@
-"""The pictures show what the network says, and the network does not notice."""
+"""The build_planes show what the network says, and the network does not notice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.lab.teaching.decision_planes import NOT_FINITE, SIDE, layers, pictures
+from trueloop.lab.teaching.decision_planes import NOT_FINITE, SIDE, build_planes, layers
 
 
 class Net(nn.Module):
@@ -27,7 +27,7 @@ def test_the_network_its_mode_its_statistics_and_the_generator_stay_as_they_are(
     model = Net().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    pictures(model, 2.0, neurons=True)
+    build_planes(model, 2.0, neurons=True)
     assert torch.equal(state, torch.get_rng_state())
     assert all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -39,7 +39,7 @@ def test_a_byte_says_the_class_and_how_certain_it_is_with_y_upwards():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.0, 8.0], [0.0, -8.0], [0.0, 0.0]]))
         model.bias.copy_(torch.tensor([0.0, 0.0, 4.0]))
-    (plane,) = pictures(model, 1.0, neurons=True)
+    (plane,) = build_planes(model, 1.0, neurons=True)
     assert (plane.name, plane.width, plane.height, plane.steps) == ("boundary", SIDE, SIDE, 85)
     rows = [plane.data[row * SIDE] for row in range(SIDE)]
     assert [value // plane.steps for value in (rows[0], rows[SIDE // 2], rows[-1])] == [0, 2, 1]
@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_marked():
     with torch.no_grad():
         model.head.bias[0] = float("nan")
         model.layers[1].weight[2] = float("inf")
-    boundary, *maps = pictures(model, 1.0, neurons=True)
+    boundary, *maps = build_planes(model, 1.0, neurons=True)
     assert set(boundary.data) == {NOT_FINITE}
     assert [each.name for each in maps] == [*(f"0:{n}" for n in range(3)), *(f"1:{n}" for n in range(4))]
     assert all(len(each.data) == each.width * each.height == 22 * 22 for each in maps)
@@ -64,7 +64,7 @@ def test_a_neuron_is_grey_at_zero():
     with torch.no_grad():
         model.layers[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
         model.layers[0].bias.zero_()
-    maps = {each.name: each for each in pictures(model, 1.0, neurons=True)}
+    maps = {each.name: each for each in build_planes(model, 1.0, neurons=True)}
     assert set(maps["0:1"].data) == {128}
     left, right = maps["0:0"].data[0], maps["0:0"].data[21]
     assert left < 3
@@ -80,7 +80,7 @@ def test_a_map_of_huge_numbers_is_drawn_like_one_of_small_ones(dtype: torch.dtyp
     with torch.no_grad():
         huge.layers[0].weight.mul_(factor)
         huge.layers[0].bias.mul_(factor)
-    drawn, like = ({each.name: each for each in pictures(model, 1.0, neurons=True)} for model in (huge, small))
+    drawn, like = ({each.name: each for each in build_planes(model, 1.0, neurons=True)} for model in (huge, small))
     assert all(abs(a - b) <= 1 for a, b in zip(drawn["0:0"].data, like["0:0"].data, strict=True))
     assert drawn["0:0"].scale > factor / 100
 

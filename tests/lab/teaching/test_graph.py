@@ -71,7 +71,7 @@ def test_a_node_that_two_lead_to_lies_beyond_both():
 
 
 def test_operations_are_counted_while_they_live():
-    living = graph.Living()
+    living = graph.LiveGraphs()
     y = (torch.ones(2, requires_grad=True) * 2).exp()
     living.mark(y)
     living.mark(y)

@@ -11,7 +11,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.teaching.datasets import Added
-from trueloop.lab.teaching.inject import write_script, written
+from trueloop.lab.teaching.inject import inject_failures, write_script
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -20,7 +20,7 @@ INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if 
 
 def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_and_nothing_else():
     with pytest.raises(CannotInject) as lack:
-        written(Simulation(), [INJECTS["SCH002"]])
+        inject_failures(Simulation(), [INJECTS["SCH002"]])
     assert lack.value.settings == {"accumulation": 4}
     _, simulation = write_script(Simulation(seed=3), [INJECTS["SCH002"]])
     assert simulation == Simulation(seed=3, accumulation=4, schedule="cosine")
@@ -46,9 +46,9 @@ def test_a_failure_that_torch_would_raise_at_is_given_what_keeps_it_silent(code,
 
 def test_points_by_hand_leave_no_batch_of_one_to_a_batch_normalisation():
     simulation = Simulation(samples=60, batch=8, batchnorm=True)
-    assert written(simulation, [], [Added(0.0, 0.0, 0)] * 2).simulation == simulation
+    assert inject_failures(simulation, [], [Added(0.0, 0.0, 0)] * 2).simulation == simulation
     with pytest.raises(InvalidConfig, match="49 points in batches of 8 leave a batch of one point"):
-        written(simulation, [], [Added(0.0, 0.0, 0)])
+        inject_failures(simulation, [], [Added(0.0, 0.0, 0)])
 
 
 def test_what_needs_opposite_settings_or_the_same_line_is_refused():

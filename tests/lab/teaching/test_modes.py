@@ -64,10 +64,10 @@ def test_the_mask_told_is_the_one_that_dropout_drew():
     "modes", [Modes(), Modes(batch=7, width=3, dropout=0.2, momentum=0.5, seed=4), Modes(dropout=0)]
 )
 def test_the_arithmetic_shown_is_right_as_it_is_written(modes: Modes):
-    told = compare(modes)
+    describe = compare(modes)
     texts = [
         text
-        for passed in (*told.left, *told.right)
+        for passed in (*describe.left, *describe.right)
         for text in (
             *(each.sum for each in (*passed.means, *passed.variances)),
             *itertools.chain(*passed.norm_sums, *passed.dropout_sums),
@@ -81,20 +81,20 @@ def test_the_arithmetic_shown_is_right_as_it_is_written(modes: Modes):
 
 
 def test_a_batch_of_one_is_refused_left_in_torchs_own_words_and_passes_right():
-    told = compare(Modes(batch=1))
-    assert told.refused == "Expected more than 1 value per channel when training, got input size torch.Size([1, 6])"
-    assert not told.left
-    assert len(told.right) == 8
-    lines = told.text.splitlines()
-    assert "left(inputs)" in lines[told.lines[0] - 1]
-    assert "right(inputs)" in lines[told.lines[1] - 1]
+    describe = compare(Modes(batch=1))
+    assert describe.refused == "Expected more than 1 value per channel when training, got input size torch.Size([1, 6])"
+    assert not describe.left
+    assert len(describe.right) == 8
+    lines = describe.text.splitlines()
+    assert "left(inputs)" in lines[describe.lines[0] - 1]
+    assert "right(inputs)" in lines[describe.lines[1] - 1]
 
 
 @pytest.mark.parametrize("modes", [Modes(), Modes(batch=1)])
 def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(modes: Modes):
-    told, printed = compare(modes), []
+    describe, printed = compare(modes), []
     exec(program(modes), {"print": lambda *words: printed.append(" ".join(map(str, words)))})
-    assert "\n".join(printed) == told.printed
+    assert "\n".join(printed) == describe.printed
 
 
 def test_the_same_seed_gives_the_same_and_another_another():

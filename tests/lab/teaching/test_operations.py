@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trueloop.lab.teaching import operations, worked_programs
-from trueloop.lab.teaching.operations import Seen, Trace, trace
+from trueloop.lab.teaching.operations import TensorState, Trace, trace
 from trueloop.lab.teaching.worked_programs import AFTER, SIX, Six
 
 EXAMPLES = [
@@ -25,7 +25,7 @@ def classic() -> Trace:
     return trace(Six())
 
 
-def after(told: Trace, operation: str, update: int | None = None) -> dict[str, Seen]:
+def after(told: Trace, operation: str, update: int | None = None) -> dict[str, TensorState]:
     """What a line has changed, the first time it ran."""
     found = (m for m in told.moments if m.operation == operation and update in (None, m.update))
     return {shown.name: shown for shown in next(found).changes}
@@ -190,7 +190,7 @@ def test_numbers_that_blow_up_are_shown_as_they_are():
 
 @pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
 def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: Six):
-    held: dict[str, Seen] = {}
+    held: dict[str, TensorState] = {}
     compared = 0
     for moment in trace(six).moments:
         before = dict(held)

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.teaching.pipeline import Drawn, drawn
+from trueloop.lab.teaching.pipeline import PipelineRun, drawn
 from trueloop.lab.teaching.programs.pipeline import Pipeline, pipeline
 
 ALL = [
@@ -32,7 +32,7 @@ ALL = [
 ]
 
 
-def numbers(found: Drawn, epoch: int = 0) -> list[list[list[int]]]:
+def numbers(found: PipelineRun, epoch: int = 0) -> list[list[list[int]]]:
     """Give the numbers in each batch of each rank."""
     return [[list(batch.numbers) for batch in draw.batches] for draw in found.epochs[epoch]]
 
@@ -111,7 +111,7 @@ def test_weights_bring_the_rare_class_up():
     plain = drawn(Pipeline(examples=200, balance="rare", sampler="random", shuffle=False))
     weighted = drawn(Pipeline(examples=200, balance="rare", sampler="weighted", shuffle=False))
 
-    def rare(found: Drawn) -> int:
+    def rare(found: PipelineRun) -> int:
         return sum(batch.composition[2] for batch in found.epochs[0][0].batches)
 
     assert (rare(plain), plain.examples[0].weight) == (10, None)
@@ -130,7 +130,7 @@ def test_padding_is_what_the_mask_leaves_and_buckets_make_it_less():
         assert not any(itertools.chain.from_iterable(real))
         assert batch.padding == pytest.approx(1 - sum(batch.lengths) / (len(batch.lengths) * longest))
 
-    def share(found: Drawn) -> float:
+    def share(found: PipelineRun) -> float:
         batches = found.epochs[0][0].batches
         return sum(batch.padding * len(batch.tokens) * batch.shape[1] for batch in batches)
 

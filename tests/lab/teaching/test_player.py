@@ -15,7 +15,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.datasets import Added
-from trueloop.lab.teaching.decision_planes import pictures
+from trueloop.lab.teaching.decision_planes import build_planes
 from trueloop.lab.teaching.inject import write_script
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
@@ -47,13 +47,13 @@ def test_the_weights_are_bitwise_those_of_the_script_alone_and_the_sanitizer_hea
 
     def look(play: Play) -> None:
         with watch.paused():
-            pictures(play.model, play.half, neurons=True)
+            build_planes(play.model, play.half, neurons=True)
         play.take()
         play.memory_mib()
 
     watch.start()
     try:
-        play = played(simulation, look, aside=watch.paused)
+        play = played(simulation, look, isolated=watch.paused)
     finally:
         report = watch.stop()
     for name, value in alone.names["model"].state_dict().items():
@@ -118,7 +118,7 @@ def test_a_weight_is_edited_and_the_change_recorded():
             assert play.model.get_parameter("head.weight")[1, 2] == 4.0
 
     play = played(SMALL, edit)
-    assert play.by_hand == ["update 3: head.weight[1, 2] = 4.0"]
+    assert play.edits == ["update 3: head.weight[1, 2] = 4.0"]
     for parameter, index in (("nobody", (0,)), ("head.weight", (0,)), ("head.weight", (2, 0)), ("head.bias", (-1,))):
         with pytest.raises(InvalidConfig):
             play.edit(parameter, index, 1.0)
@@ -141,7 +141,7 @@ def test_points_come_and_go_between_epochs():
     play = played(SMALL, change)
     assert sizes == [48] * 7 + [50] * 8 + [49] * 8 + [49] * 8  # each epoch is also asked for a batch it has no more
     assert play.points("train_set")[-1] == [9.0, 9.0, 1]
-    assert len(play.by_hand) == 3
+    assert len(play.edits) == 3
 
 
 def test_a_schedule_is_not_run_past_its_end_where_points_were_added():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trueloop.lab.teaching.run_snippet import Shown
+from trueloop.lab.teaching.run_snippet import SnippetRunner
 from trueloop.lab.teaching.saved_activations import Forward, Measured, measure
 
 SMALL = Forward(depth=3, width=32, batch=64, turns=1)
@@ -52,7 +52,7 @@ def test_every_way_is_timed(measured: Measured):
 
 def test_the_count_is_that_of_torchs_profiler(measured: Measured):
     # The model of the very program that was measured; its allocations as the profiler of memory reports them.
-    ran = Shown()
+    ran = SnippetRunner()
     ran.run(measured.text)
     held = ran.names
     highest: list[int] = []

@@ -9,7 +9,7 @@ import pytest
 from trueloop.failures.load import catalogue
 from trueloop.lab.simulator import run_scenario
 from trueloop.lab.teaching.player import Stopped
-from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, reached
+from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, update_reaching
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
 
@@ -31,7 +31,7 @@ def test_the_claim_is_held_to_the_runs(name: str):
         assert len(record.evaluations) == variant.simulation.epochs
     verdict = scenario.judge(records)
     if name == "adam":  # it holds for one rate of SGD and not for the next: not as told, with the best one tried
-        adam, *others = (reached(record, 0.3) for record in records)
+        adam, *others = (update_reaching(record, 0.3) for record in records)
         assert adam
         times = [update / adam for update in others if update]
         assert times[0] > 5
@@ -60,9 +60,9 @@ def test_a_claim_that_does_not_hold_is_said_not_to_with_what_was_measured(name: 
 def test_a_loss_is_reached_by_its_mean_not_by_one_lucky_batch():
     record = flat(1.0)
     record.loss[50] = 0.0
-    assert reached(record, 0.9) is None
+    assert update_reaching(record, 0.9) is None
     record.loss[100:] = [0.5] * 100
-    assert 100 < (reached(record, 0.9) or 0) <= 120
+    assert 100 < (update_reaching(record, 0.9) or 0) <= 120
 
 
 def test_it_can_be_stopped():

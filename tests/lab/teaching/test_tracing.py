@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from trueloop.lab.teaching.tracing import Marked, marked_lines, play
+from trueloop.lab.teaching.tracing import MarkedLine, marked_lines, run_marked
 
 TEXT = """\
 import torch
@@ -23,8 +23,10 @@ print("x is", x.tolist())
 
 
 def test_a_line_is_seen_after_it_has_run_each_time_it_runs():
-    seen: list[tuple[Marked, object]] = []
-    printed = play(TEXT, ("add", "fails", "caught"), lambda marked, held: seen.append((marked, held["x"].tolist())))
+    seen: list[tuple[MarkedLine, object]] = []
+    printed = run_marked(
+        TEXT, ("add", "fails", "caught"), lambda marked, held: seen.append((marked, held["x"].tolist()))
+    )
     assert [(marked.mark, value) for marked, value in seen] == [
         ("add", [1.0, 1.0]),
         ("add", [2.0, 2.0]),
@@ -36,7 +38,7 @@ def test_a_line_is_seen_after_it_has_run_each_time_it_runs():
 
 def test_a_mark_is_a_comment_and_knows_what_its_line_binds():
     lines = marked_lines(TEXT, ("add", "caught"))
-    assert lines[5] == Marked(mark="add", line=5, text="x = x + turn", assigns=("x",))
+    assert lines[5] == MarkedLine(mark="add", line=5, text="x = x + turn", assigns=("x",))
     assert list(lines) == [5, 10]
 
 
@@ -46,7 +48,7 @@ def test_the_generator_and_the_tracer_are_as_they_were():
     drawn: list[float] = []
     for _ in range(2):
         text = "import torch\ntorch.manual_seed(0)\nx = torch.rand(1)  # drawn"
-        play(text, ("drawn",), lambda marked, held: drawn.append(held["x"].item()))
+        run_marked(text, ("drawn",), lambda marked, held: drawn.append(held["x"].item()))
     assert drawn[0] == drawn[1]
     assert torch.equal(torch.get_rng_state(), state)
     assert sys.gettrace() is tracer
@@ -55,5 +57,5 @@ def test_the_generator_and_the_tracer_are_as_they_were():
 def test_an_error_of_the_program_goes_through_and_the_tracer_is_put_back():
     tracer = sys.gettrace()
     with pytest.raises(ZeroDivisionError):
-        play("x = 1 / 0  # never", ("never",), lambda marked, held: pytest.fail("it did not finish"))
+        run_marked("x = 1 / 0  # never", ("never",), lambda marked, held: pytest.fail("it did not finish"))
     assert sys.gettrace() is tracer

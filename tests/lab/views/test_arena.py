@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.arena.submission_queue import SubmissionQueue
 from trueloop.lab.views import arena
-from trueloop.lab.views.arena import Asked, answer
+from trueloop.lab.views.arena import Query, answer
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def ask(tmp_path: Path, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(arena, "_desk", lambda: desk)
 
     def asked(do: str, **given: Any) -> Any:
-        return json.loads(json.dumps(answer(parse_record(Asked, {"do": do, **given})), allow_nan=False))
+        return json.loads(json.dumps(answer(parse_record(Query, {"do": do, **given})), allow_nan=False))
 
     yield asked
     desk.close()
@@ -47,7 +47,7 @@ def text_of(lines: list[list[list[str]]]) -> str:
 
 
 def test_the_page_can_make_controls_of_it(ask: Any):
-    fields = {field["name"]: field for field in describe_fields(Asked)}
+    fields = {field["name"]: field for field in describe_fields(Query)}
     settings = {field["name"]: field for field in fields["entry"]["fields"]}
     tracks = ask("tracks")
     assert [track["baseline"].keys() <= settings.keys() for track in tracks["tracks"]] == [True] * 3
@@ -76,11 +76,11 @@ def test_the_code_shown_is_what_practice_runs(ask: Any):
 def test_a_practice_run_is_looked_at_piece_by_piece(ask: Any):
     number = ask("practise", track="deep", entry={"lr": 0.3}, seed=9)["id"]
     end = time.monotonic() + 30
-    while not (told := ask("look", id=number))["done"]:
+    while not (told := ask("poll", id=number))["done"]:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert (told["trial"]["end"], told["trial"]["updates"], told["trouble"]) == ("reached", 300, None)
-    assert [len(ask("look", id=number, since=since)["points"]) for since in (0, 1, 2, 99)] == [2, 1, 0, 0]
+    assert [len(ask("poll", id=number, since=since)["points"]) for since in (0, 1, 2, 99)] == [2, 1, 0, 0]
 
 
 def test_an_entry_handed_in_is_on_the_board_with_its_curve(ask: Any):
@@ -108,7 +108,7 @@ def test_a_finding_is_told_with_its_line(ask: Any):
     [
         ({"do": "entry", "id": 99}, "no entry 99"),
         ({"do": "replay", "id": 99}, "no entry 99"),
-        ({"do": "look", "id": 99}, "no longer known"),
+        ({"do": "poll", "id": 99}, "no longer known"),
         ({"do": "board", "track": "mnist"}, "no track"),
         ({"do": "submit", "entry": {"batch": 10**9}}, "entry.batch"),
         ({"do": "submit", "entry": {"lr": float("nan")}}, "entry.lr"),

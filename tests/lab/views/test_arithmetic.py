@@ -11,7 +11,7 @@ from trueloop.app.web.wire_format import encode_json
 from trueloop.core.arithmetic import plan
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
-from trueloop.lab.views.arithmetic import Asked, answer, counts
+from trueloop.lab.views.arithmetic import Query, answer, counts
 
 SIZES: list[dict[str, Any]] = [
     {"dataset": 10000, "batch": 32, "epochs": 3, "accumulate": 4},
@@ -49,7 +49,7 @@ def test_only_what_is_not_the_default_is_said():
 
 
 def told(**asked: Any) -> dict[str, Any]:
-    return json.loads(encode_json(answer(parse_record(Asked, asked))))
+    return json.loads(encode_json(answer(parse_record(Query, asked))))
 
 
 def test_the_numbers_are_the_plans():
@@ -77,7 +77,7 @@ def test_moves_are_what_may_be_asked_next():
 
 
 def test_the_largest_run_that_may_be_asked_is_small_to_send_and_exact():
-    fields = {field["name"]: field for field in describe_fields(Asked)}
+    fields = {field["name"]: field for field in describe_fields(Query)}
     largest = {name: int(fields[name]["highest"]) for name in ("dataset", "epochs", "accumulate", "processes")}
     found = told(**largest, batch=1, room=240, iteration=10**6)
     assert len(json.dumps(found)) < 60_000

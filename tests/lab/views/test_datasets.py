@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from trueloop.lab.teaching.simulation import Dataset, Simulation
-from trueloop.lab.views.datasets import SHOWN, Asked, answer
+from trueloop.lab.views.datasets import SHOWN, Query, answer
 
 
 @pytest.mark.parametrize("dataset", get_args(Dataset))
 def test_points_of_every_class_fill_the_picture(dataset: Dataset):
     state = torch.get_rng_state()
-    points = answer(Asked(dataset=dataset))["points"]
+    points = answer(Query(dataset=dataset))["points"]
     assert torch.equal(torch.get_rng_state(), state)
     assert len(points) == SHOWN
     assert {label for _, _, label in points} == set(range(Simulation(dataset=dataset).classes))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from trueloop.app.web.wire_format import decode_object, encode_json
-from trueloop.lab.views.loader_arguments import Asked, answer
+from trueloop.lab.views.loader_arguments import Query, answer
 
 
 def test_the_arguments_are_those_of_this_torch():
-    told = decode_object(encode_json(answer(Asked())))
+    told = decode_object(encode_json(answer(Query())))
     assert told["torch"] == torch.__version__
     arguments = {each["name"]: each["default"] for each in told["arguments"]}
     assert {"dataset": "", "batch_size": "1", "drop_last": "False"}.items() <= arguments.items()

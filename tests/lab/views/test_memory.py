@@ -7,9 +7,9 @@ import pytest
 from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import parse_record
-from trueloop.lab.views.memory import MIB, Asked, answer
+from trueloop.lab.views.memory import MIB, Query, answer
 
-ASKED = Asked(depth=2, width=64, batch=512)
+ASKED = Query(depth=2, width=64, batch=512)
 
 
 def test_what_is_said_is_what_was_measured():
@@ -25,6 +25,6 @@ def test_what_is_said_is_what_was_measured():
 
 def test_what_cannot_be_met_is_named():
     with pytest.raises(InvalidConfig, match="batch is 1"):
-        parse_record(Asked, {"batch": 1})
+        parse_record(Query, {"batch": 1})
     with pytest.raises(InvalidConfig, match="width is 1000000000"):
-        parse_record(Asked, {"width": 10**9})
+        parse_record(Query, {"width": 10**9})

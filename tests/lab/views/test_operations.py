@@ -7,11 +7,11 @@ import pytest
 from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import parse_record
-from trueloop.lab.views.operations import Asked, answer
+from trueloop.lab.views.operations import Query, answer
 
 
 def test_the_answer_is_plain_and_names_the_line_of_each_moment():
-    told = json.loads(encode_json(answer(Asked())))
+    told = json.loads(encode_json(answer(Query())))
     lines = ["".join(text for _, text in line) for line in told["code"]]
     assert [moment["operation"] for moment in told["moments"]][1:4] == ["forward", "loss", "backward"]
     assert all(moment["code"] in lines[moment["line"] - 1] for moment in told["moments"])
@@ -19,7 +19,7 @@ def test_the_answer_is_plain_and_names_the_line_of_each_moment():
 
 
 def test_the_most_that_can_be_asked_for_stays_small():
-    largest = encode_json(answer(Asked(example="irises", optimizer="adam", updates=6, hidden=6)))
+    largest = encode_json(answer(Query(example="irises", optimizer="adam", updates=6, hidden=6)))
     assert len(largest) < 500_000
 
 
@@ -35,11 +35,11 @@ def test_the_most_that_can_be_asked_for_stays_small():
 )
 def test_what_cannot_be_met_is_named(given: dict[str, object], named: str):
     with pytest.raises(InvalidConfig, match=named.replace("+", r"\+")):
-        parse_record(Asked, given)
+        parse_record(Query, given)
 
 
 @pytest.mark.parametrize(
-    "asked", [Asked(lr=10, updates=6), Asked(lr=1e-5, example="irises", hidden=1, optimizer="adam")]
+    "asked", [Query(lr=10, updates=6), Query(lr=1e-5, example="irises", hidden=1, optimizer="adam")]
 )
-def test_the_ends_of_what_can_be_asked_for_are_answered(asked: Asked):
+def test_the_ends_of_what_can_be_asked_for_are_answered(asked: Query):
     assert json.loads(encode_json(answer(asked)))["moments"][-1]["operation"] == "loss again"

@@ -12,24 +12,24 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.production.program import write
 from trueloop.lab.teaching.production.selection import NAMES, selected
-from trueloop.lab.views.production import Asked, answer, gone_lines, new_lines
+from trueloop.lab.views.production import Query, answer, new_lines, removed_lines
 
-BEFORE = "a = 1\n\nfor x in y:\n    f(x)\n"
+SETUP_SNIPPETS = "a = 1\n\nfor x in y:\n    f(x)\n"
 NOW = "a = 1\nb = 2\n\nfor x in y:\n    g(x)\n\n"
 
 
 def test_lines_that_were_not_there_are_new():
-    assert new_lines(BEFORE, NOW) == [2, 5]
+    assert new_lines(SETUP_SNIPPETS, NOW) == [2, 5]
     assert new_lines("", "a\n\nb\n") == [1, 3]
 
 
 def test_lines_that_are_there_no_more_are_gone():
-    assert gone_lines(BEFORE, NOW) == ["    f(x)"]
-    assert gone_lines(NOW, NOW) == new_lines(NOW, NOW) == []
+    assert removed_lines(SETUP_SNIPPETS, NOW) == ["    f(x)"]
+    assert removed_lines(NOW, NOW) == new_lines(NOW, NOW) == []
 
 
 def asked(**fields):
-    return decode_object(encode_json(answer(parse_record(Asked, fields))))
+    return decode_object(encode_json(answer(parse_record(Query, fields))))
 
 
 def text(shown):
@@ -76,14 +76,14 @@ def test_what_is_not_to_be_had_is_refused(given):
 
 
 def test_what_can_be_asked_is_described():
-    selection, before = decode_object(encode_json({"fields": describe_fields(Asked)}))["fields"]
+    selection, before = decode_object(encode_json({"fields": describe_fields(Query)}))["fields"]
     assert [field["name"] for field in selection["fields"]] == list(NAMES)
     assert before["optional"]
 
 
 def test_it_needs_no_torch():
     script = (
-        "import sys; from trueloop.lab.views.production import Asked, answer; answer(Asked());"
+        "import sys; from trueloop.lab.views.production import Query, answer; answer(Query());"
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

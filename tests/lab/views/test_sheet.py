@@ -5,11 +5,11 @@ from __future__ import annotations
 from trueloop.app.web.wire_format import decode_object, encode_json
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.cheat_sheet import templates
-from trueloop.lab.views.sheet import Asked, answer
+from trueloop.lab.views.sheet import Query, answer
 
 
 def test_every_part_is_there():
-    told = decode_object(encode_json(answer(Asked())))
+    told = decode_object(encode_json(answer(Query())))
     assert [each["code"] for each in told["bugs"]] == list(catalogue())
     assert (len(told["terms"]), len(told["counts"])) == (4, 11)
     shown = ["\n".join("".join(text for _, text in line) for line in each["lines"]) for each in told["templates"]]

@@ -13,7 +13,7 @@ from trueloop.failures.load import catalogue
 from trueloop.lab.teaching import signatures
 from trueloop.lab.teaching.signatures import pair
 from trueloop.lab.views import signature
-from trueloop.lab.views.signature import Asked, answer
+from trueloop.lab.views.signature import Query, answer
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def short(monkeypatch, tmp_path):
 
 def test_a_signature_is_run_once_and_then_known(monkeypatch):
     monkeypatch.setattr(signature, "TURN_S", 1000.0)
-    told = answer(Asked(code="GRD001"))
+    told = answer(Query(code="GRD001"))
     assert (told["curves"]["found"], told["curves"]["seeds"]) == (3, 3)
     assert told["curves"]["finding"]["code"] == "GRD001"
     assert told["curves"]["plots"][0]["name"] == "loss"
@@ -37,7 +37,7 @@ def test_a_signature_is_run_once_and_then_known(monkeypatch):
     assert told["address"].startswith("#/simulator?dataset=moons&")
     assert told["address"].endswith("&bugs=GRD001&twin=1")
     monkeypatch.setattr(signature, "_run", lambda entry, both: pytest.fail("it was run again"))
-    assert encode_json(answer(Asked(code="never-cleared"))) == encode_json(told)
+    assert encode_json(answer(Query(code="never-cleared"))) == encode_json(told)
 
 
 @pytest.mark.parametrize("cache", [True, False])
@@ -46,11 +46,11 @@ def test_who_is_out_of_time_is_asked_again_and_goes_on(monkeypatch, tmp_path, ca
         (tmp_path / "trueloop").write_text("in the way")
     monkeypatch.setattr(signature, "TURN_S", 0.0)
     for done in (1, 2):
-        assert answer(Asked(code="SCH002"))["done"] == done
+        assert answer(Query(code="SCH002"))["done"] == done
         if cache:
             signature._RECENT.clear()  # another process is asked next
-        answer(Asked(code="SCH001"))  # and another page asks in between
-    told = answer(Asked(code="SCH002"))
+        answer(Query(code="SCH001"))  # and another page asks in between
+    told = answer(Query(code="SCH002"))
     assert told["curves"]["plots"][1]["name"] == "rate"
 
 
@@ -74,6 +74,6 @@ def test_every_failure_has_a_name_for_what_is_kept_of_it():
 
 
 def test_what_cannot_be_injected_has_no_curves():
-    assert answer(Asked(code="CKP003")) == {"code": "CKP003", "curves": None}
+    assert answer(Query(code="CKP003")) == {"code": "CKP003", "curves": None}
     with pytest.raises(InvalidConfig, match="no failure"):
-        answer(Asked(code="nothing"))
+        answer(Query(code="nothing"))

@@ -10,11 +10,11 @@ import pytest
 from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
-from trueloop.lab.views.signatures import Asked, _blocks, _pieces, answer
+from trueloop.lab.views.signatures import Query, _blocks, _pieces, answer
 
 
 def test_every_failure_is_in_the_table():
-    told = answer(Asked())
+    told = answer(Query())
     assert [each["code"] for each in told["failures"]] == list(catalogue())
     for each in told["failures"]:
         assert each["symptom"], each["code"]
@@ -25,7 +25,7 @@ def test_every_failure_is_in_the_table():
 
 @pytest.mark.parametrize("code", list(catalogue()))
 def test_every_page_can_be_shown(code: str):
-    told = answer(Asked(what="page", code=code))
+    told = answer(Query(what="page", code=code))
     headings = [section["heading"] for section in told["sections"]]
     assert headings[1:] == [
         "What you see",
@@ -61,14 +61,14 @@ def test_lists_and_code_stay_what_they_are():
 
 def test_a_word_that_is_no_failure_is_refused():
     with pytest.raises(InvalidConfig, match="no failure 'GRD999'"):
-        answer(Asked(what="page", code="GRD999"))
+        answer(Query(what="page", code="GRD999"))
 
 
 def test_it_needs_no_torch():
     script = (
         "import sys\n"
         "from trueloop.lab.views import signatures, watch\n"
-        "signatures.answer(signatures.Asked())\n"
+        "signatures.answer(signatures.Query())\n"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

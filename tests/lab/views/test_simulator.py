@@ -12,11 +12,11 @@ from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.inject import write_script
 from trueloop.lab.teaching.simulation import Simulation
-from trueloop.lab.views.simulator import Asked, answer
+from trueloop.lab.views.simulator import Query, answer
 
 
 def test_every_failure_that_can_be_put_in_is_a_switch_in_words():
-    told = answer(Asked())
+    told = answer(Query())
     injectable = {code for code, entry in catalogue().items() if entry.failure.inject}
     assert {bug["code"] for bug in told["bugs"]} == injectable
     for bug in told["bugs"]:
@@ -27,7 +27,7 @@ def test_every_failure_that_can_be_put_in_is_a_switch_in_words():
 
 
 def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():
-    told = answer(parse_record(Asked, {"bugs": ["GRD003"], "config": {"epochs": 2}}))
+    told = answer(parse_record(Query, {"bugs": ["GRD003"], "config": {"epochs": 2}}))
     inject = catalogue()["GRD003"].failure.inject
     assert inject is not None
     loop, simulation = write_script(Simulation(epochs=2), [inject])
@@ -37,18 +37,18 @@ def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():
 
 
 def test_what_cannot_be_together_says_so():
-    told = {bug["code"]: bug for bug in answer(Asked(bugs=("GRD001",)))["bugs"]}
+    told = {bug["code"]: bug for bug in answer(Query(bugs=("GRD001",)))["bugs"]}
     assert told["GRD002"]["against"]
     assert not told["GRD001"]["against"]
     with pytest.raises(InvalidConfig, match="clears gradients away already"):
-        answer(Asked(bugs=("GRD001", "GRD002")))
+        answer(Query(bugs=("GRD001", "GRD002")))
 
 
 def test_a_code_that_is_none_is_named():
     with pytest.raises(InvalidConfig, match="XYZ999"):
-        answer(Asked(bugs=("XYZ999",)))
+        answer(Query(bugs=("XYZ999",)))
 
 
 def test_the_controls_come_from_the_record():
-    (config,) = (field for field in describe_fields(Asked) if field["name"] == "config")
+    (config,) = (field for field in describe_fields(Query) if field["name"] == "config")
     assert [field["name"] for field in config["fields"]][:2] == ["dataset", "samples"]

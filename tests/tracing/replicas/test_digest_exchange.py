@@ -74,7 +74,7 @@ def test_only_the_same_moment_is_an_answer():
 
 
 def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "FAREWELL_S", 0.05)
+    monkeypatch.setattr(module, "DETACH_TIMEOUT_S", 0.05)
     alone = DigestStore()
     begun = monotonic()
     for round_ in range(100):
@@ -87,7 +87,7 @@ def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
 
 
 def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "FAREWELL_S", 0.05)
+    monkeypatch.setattr(module, "DETACH_TIMEOUT_S", 0.05)
     store, alone = dist.HashStore(), DigestStore()
     alone.send(letter(store, 0, (1, 1), ready=False))
     sleep(0.05)

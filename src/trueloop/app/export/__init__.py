@@ -1,1 +1,1 @@
-"""Exporting the model of a run."""
+"""Exports the model of a run."""

@@ -1,4 +1,4 @@
-"""Exports the model of a run: proven on real capture_samples of its recipe, in a folder that is whole or absent."""
+"""Exports the model of a run: checked on real samples of its recipe, written atomically to a folder."""
 
 from __future__ import annotations
 
@@ -30,40 +30,42 @@ if TYPE_CHECKING:
     from trueloop.recipes.recipe import Parts
 
 SIZES: Final = (8, 5, 3, *[1] * 16)
-"""Of the batches that are compared: several sizes, and enough of one sample to see whose length differs."""
+"""Sizes of the compared batches: several, and enough batches of 1 to see which lengths differ."""
 TEMPORARY_PREFIX: Final = ".exporting-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedRun:
-    """An artifact that was written and read back."""
+    """An artifact after it was written and verified."""
 
     folder: Path
     exported: ExportResult
     weights: str
-    """Which were taken: "final", or a checkpoint."""
+    """Source of the weights: "final", or a checkpoint."""
     notes: tuple[str, ...]
 
 
-def export_run(source: TrainedModel, kind: Kind, out: Path | None, *, dynamic_batch: bool, tolerance: float) -> ExportedRun:
-    """Export what a run ships, proven on its own held-out data.
+def export_run(
+    source: TrainedModel, kind: Kind, out: Path | None, *, dynamic_batch: bool, tolerance: float
+) -> ExportedRun:
+    """Export the trained model of a run, checked on its held-out data.
 
     Args:
-        source: its model may be in any mode, which is put back.
+        source: trained model, in any mode; the mode is restored.
         kind: the format.
-        out: a folder that is absent or empty; None = RUN/export/KIND, numbered where there is one.
-        dynamic_batch: any number of capture_samples at once; False = one.
-        tolerance: see `engines.export.parity`.
+        out: a folder that is absent or empty; None = RUN/export/KIND, numbered if that exists.
+        dynamic_batch: any number of samples per batch; False = one.
+        tolerance: see `Parity.tolerance`.
 
     Raises:
-        InvalidModel: it cannot be exported, or gives other answers.
-        RunFolderError: the folder is taken, or cannot be written.
+        InvalidModel: it cannot be exported, or gives other outputs.
+        RunFolderError: the folder is not empty, or cannot be written.
     """
     model = source.parts.model
     place = _choose_folder(source.weights.run, kind, out)
     with eval_mode(model), preserve_generators():
         names, batches, outputs = capture_samples(source.parts)
-        order = ExportSpec(
+        spec = ExportSpec(
             kind=kind,
             names=names,
             batches=batches,
@@ -75,7 +77,7 @@ def export_run(source: TrainedModel, kind: Kind, out: Path | None, *, dynamic_ba
         hidden = place.with_name(f"{TEMPORARY_PREFIX}{place.name}-{secrets.token_hex(4)}")
         try:
             hidden.mkdir(parents=True)
-            exported = export(model, order, hidden, _about(source))
+            exported = export(model, spec, hidden, _about(source))
             for item in (*hidden.iterdir(), hidden):
                 sync(item)
             if place.exists():
@@ -97,22 +99,22 @@ def _choose_folder(run: Path, kind: Kind, out: Path | None) -> Path:
     if out is None:
         return next(path for path in numbered_names(run / "export" / kind) if not path.exists())
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise RunFolderError(f"{str(out)!r} is there already.", fix="Choose a folder that is absent or empty (--out).")
+        raise RunFolderError(f"{str(out)!r} already exists.", fix="Choose a folder that is absent or empty (--out).")
     return out
 
 
 def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
-    """Return what the objective gives the model on held-out capture_samples, batch by batch, and what the model gives.
+    """Return the inputs that the objective passes to the model on held-out samples, and the model's outputs.
 
     Args:
-        parts: the model in eval mode.
+        parts: parts of a recipe, the model in eval mode.
 
     Returns:
         The names of the inputs, the inputs of each batch, and each batch's first output.
 
     Raises:
         InvalidData: there is no sample.
-        InvalidModel: the objective never calls the model, or with something other than tensors.
+        InvalidModel: the objective never calls the model, or passes something other than tensors.
     """
     import torch
 
@@ -129,44 +131,42 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
             for batch in batches(parts):
                 calls.clear()
                 objective(model, batch)
-                found += calls[:1]  # of several calls the first: the others are the objective's own
+                found += calls[:1]  # only the first of several calls: the others belong to the objective
     finally:
         handle.remove()
     if not found:
-        raise InvalidModel(
-            "The objective never calls the model itself.", fix="Call model(...) in it, not a part of the model."
-        )
+        raise InvalidModel("The objective never calls the model itself.", fix="Call model(...) in it, not a submodule.")
     names = tuple(found[0][0])
     inputs = [tuple(given[name].detach().clone() for name in names) for given, _ in found]
     return names, inputs, [next(iter(name_outputs(output).values())) for _, output in found]
 
 
 def batches(parts: Parts) -> list[Any]:
-    """Return batches of real capture_samples, of the first held-out data there are; of ready batches, some as they are.
+    """Return batches of real samples from the test, validation or training data; ready-made batches are used unchanged.
 
     Raises:
-        InvalidData: there is none.
+        InvalidData: there is no sample.
     """
     from trueloop.data import collate
 
     data: Any = next((each for each in (parts.test, parts.val, parts.train) if each is not None), ())
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
-        put_together = parts.collate or collate
+        collate_batch = parts.collate or collate
         made: list[Any] = []
         start = 0
         for size in SIZES:
             chosen: list[Any] = [data[index] for index in range(start, min(start + size, len(data)))]
             start += size
-            made += [put_together(chosen)] if chosen else []
+            made += [collate_batch(chosen)] if chosen else []
     else:
         made = [batch for batch, _ in zip(data, range(4), strict=False)]
     if not made:
-        raise InvalidData("The recipe has no sample to prove the export on.", fix="Give it test, val or train data.")
+        raise InvalidData("The recipe has no sample to check the export on.", fix="Give it test, val or train data.")
     return made
 
 
 def infer_answer(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
-    """Say what the first output means: a class where the names of the classes are known, a number where it is one."""
+    """Infer the meaning of the first output from the class names, the input format and the shape."""
     from torch import nn
 
     first = outputs[0]
@@ -201,7 +201,7 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
 
 
 def describe_input_files(reading: Reading) -> str:
-    """Say what may be given to `trueloop predict`."""
+    """Describe the files that `trueloop predict` reads."""
     kinds = {
         "image": ".png, .jpg, .npy, .json",
         "table": ".csv, .npy, .json",

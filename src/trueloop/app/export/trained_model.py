@@ -1,4 +1,4 @@
-"""The model of a run as it was trained: its recipe, and the weights that it ships or those of a checkpoint."""
+"""Loads the trained model of a run: its recipe with the final weights or those of a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Which weights were taken."""
+    """Trained weights and their source."""
 
     run: Path
     source: str
     """"final", or the checkpoint's name."""
     tensors: Mapping[str, Tensor]
     update: int | None
-    """None = the journal does not say."""
+    """Update after which they were saved; None = unknown."""
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """A recipe's parts, its model with trained weights on the CPU."""
+    """The parts of a recipe, with trained weights in its model, on the CPU."""
 
     recipe: Recipe
     parts: Parts
     weights: Weights
     run_id: str
     notes: tuple[str, ...]
-    """What a person should know: the recipe's code has changed since."""
+    """Notes for people: the recipe's code has changed since training."""
 
 
 def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedModel:
@@ -57,14 +57,14 @@ def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedMod
 
     Args:
         word: a run, as for `trueloop runs show`, or the folder of one of its checkpoints.
-        root: where runs lie that are named without a path.
-        recipe: what it was trained with, where the journal does not say: "path/to/recipe.py:build".
+        root: folder of runs that are named without a path.
+        recipe: recipe it was trained with, if the journal does not name it: "path/to/recipe.py:build".
 
     Raises:
         RunFolderError: there is no such run.
         CheckpointError: there are no weights, or they are damaged.
-        InvalidConfig: the recipe is not known, or is another one now.
-        InvalidModel: the weights do not fit what the recipe builds.
+        InvalidConfig: the recipe is unknown, or has changed.
+        InvalidModel: the weights do not fit the model that the recipe builds.
     """
     given = Path(word)
     checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
@@ -96,7 +96,7 @@ def _run_weights(run: Path, history: History) -> Weights:
     newest = folder.best() or folder.latest()
     if newest is None:
         raise CheckpointError(
-            f"{run} has neither final weights nor a whole checkpoint.", fix="Train it further, or name another run."
+            f"{run} has neither final weights nor a complete checkpoint.", fix="Train it further, or name another run."
         )
     return _checkpoint_weights(run, newest.path)
 
@@ -116,11 +116,11 @@ def _checkpoint_weights(run: Path, path: Path) -> Weights:
         state = read_folder(path)
     except OSError as error:
         raise CheckpointError(f"{path} could not be read: {error.strerror or error}.") from error
-    tensors = {**state["model"], **(state.get("average") or {})}  # what is evaluated, and load_trained_model
+    tensors = {**state["model"], **(state.get("average") or {})}  # the averaged weights are evaluated and exported
     if not all(isinstance(value, Tensor) for value in tensors.values()):
         raise CheckpointError(
-            f"{path} is cut up over several processes.",
-            fix=f"Let the run finish, or go on to its end: {run}/final/model.safetensors is whole.",
+            f"{path} is sharded over several processes.",
+            fix=f"Let the run finish, or resume it: {run}/final/model.safetensors holds all weights.",
         )
     return Weights(run=run, source=path.name, tensors=tensors, update=about.update, metrics=about.metrics)
 
@@ -131,8 +131,8 @@ def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
     spec = named or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")  # trueloop train SPEC
     if not spec:
         raise InvalidConfig(
-            f"{run} does not say by which recipe it was trained.",
-            why="Weights alone do not say how the model computes.",
+            f"{run} does not record its recipe.",
+            why="Weights alone do not define the model.",
             fix="Name it: --recipe path/to/recipe.py:build, a function that returns a Recipe.",
         )
     recipe = registry.load(spec)
@@ -142,8 +142,8 @@ def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
     unknown = [name for name in saved if name not in known]
     if unknown:
         raise InvalidConfig(
-            f"The run has the option {unknown[0]!r}, which the recipe {spec} does not know any more.",
-            fix="Use the recipe as it was when the run was trained.",
+            f"The run has the option {unknown[0]!r}, which the recipe {spec} no longer has.",
+            fix="Use the version of the recipe that the run was trained with.",
         )
     values = {f"options.{name}": tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
     if isinstance(config, dict) and isinstance(config.get("seed"), int):
@@ -169,13 +169,13 @@ def _load_weights(model: nn.Module, weights: Weights) -> None:
     if wrong:
         raise InvalidModel(
             f"The weights of {weights.run} ({weights.source}) do not fit the recipe's model: {'; '.join(wrong[:5])}",
-            fix="Use the recipe, and the options, that the run was trained with.",
+            fix="Use the recipe and the options that the run was trained with.",
         )
     model.load_state_dict(dict(weights.tensors))
 
 
 def _changed_sources(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tuple[str, ...]:
-    """Say which files of the recipe are not those that the run was trained with."""
+    """Describe the files of the recipe that changed since the run was trained."""
     saved = facts.get("code")
     if not isinstance(saved, dict):
         return ()

@@ -1,4 +1,4 @@
-"""Requests that arrive close together go through the model together, on one thread, in the order they came."""
+"""Batches requests that arrive close together and runs them on one thread, in order of arrival."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class QueueFull(Exception):
-    """As many samples wait as may."""
+    """The queue of waiting samples is full."""
 
 
 class BatcherStopped(Exception):
-    """Nothing more is taken."""
+    """The batcher accepts no more requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,13 +35,13 @@ class _Job:
 
 
 class Batcher:
-    """Puts requests together.
+    """Batches requests.
 
     Args:
-        run: samples in, outputs in the same order out; called on one thread only.
-        max_batch: samples that go through together.
-        delay_s: that the first of a batch waits for others.
-        waiting: samples that may wait; more are refused.
+        run: maps samples to outputs in the same order; called on one thread only.
+        max_batch: largest number of samples per batch.
+        delay_s: time that the first request of a batch waits for others.
+        max_waiting: samples that may wait; further requests are refused.
         on_batch: called with the number of samples of each batch and the seconds it took.
     """
 
@@ -51,11 +51,11 @@ class Batcher:
         *,
         max_batch: int,
         delay_s: float,
-        waiting: int,
+        max_waiting: int,
         on_batch: Callable[[int, float], None] = lambda samples, seconds: None,
     ) -> None:
         self._run, self._on_batch = run, on_batch
-        self._max_batch, self._delay_s, self._max_waiting = max_batch, delay_s, waiting
+        self._max_batch, self._delay_s, self._max_waiting = max_batch, delay_s, max_waiting
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
@@ -65,14 +65,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Samples that wait."""
+        """Number of waiting samples."""
         return self._waiting
 
     def submit(self, samples: Sequence[Sample]) -> Future[list[Outputs]]:
-        """Have samples answered; cancelling the future before their turn takes them out.
+        """Queue samples; cancelling the future before they run removes them.
 
         Raises:
-            QueueFull: too many wait already.
+            QueueFull: too many samples are waiting.
             BatcherStopped: `stop` was called.
         """
         job = _Job(samples)
@@ -87,7 +87,7 @@ class Batcher:
         return job.done
 
     def stop(self) -> None:
-        """Answer all that wait, take nothing more, end the thread."""
+        """Answer all waiting requests, accept no more, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -100,7 +100,7 @@ class Batcher:
                 self._answer(jobs)
 
     def _next_batch(self) -> list[_Job]:
-        """Wait for requests; return those that go together, none once all is done."""
+        """Wait for requests and return the next batch; empty after `stop`."""
         with self._changed:
             while not self._jobs and not self._stopping:
                 self._changed.wait()
@@ -128,7 +128,7 @@ class Batcher:
             if len(jobs) == 1:
                 jobs[0].done.set_exception(error)
                 return
-            for job in jobs:  # whose it was shows when each is asked alone; the others are answered
+            for job in jobs:  # run each alone, so that only the failing request gets the error
                 self._answer([job])
             return
         except BaseException as error:  # noqa: BLE001 - a request must be answered, and the thread go on

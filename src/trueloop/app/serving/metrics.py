@@ -1,4 +1,4 @@
-"""What the server counts, in the text that Prometheus reads."""
+"""Metrics of the server in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """How many values were at max_batch each bound."""
+    """Counts of values up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -28,7 +28,7 @@ class Histogram:
         self._sum += value
 
     def lines(self, name: str) -> list[str]:
-        """Return it as Prometheus wants it: cumulated."""
+        """Return the cumulative buckets as Prometheus lines."""
         total, found = 0, list[str]()
         for bound, count in zip((*map(_format_number, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -37,11 +37,11 @@ class Histogram:
 
 
 class Metrics:
-    """All counts of one server; may be used from any thread.
+    """All metrics of one server; thread-safe.
 
     Args:
-        info: about the model, for the labels of `trueloop_model_info`.
-        gauges: name -> what is read when somebody asks.
+        info: labels of `trueloop_model_info`.
+        gauges: name -> function that reads the current value.
     """
 
     def __init__(self, info: Mapping[str, str], gauges: Mapping[str, Callable[[], float]]) -> None:
@@ -52,20 +52,20 @@ class Metrics:
         self._batches, self._computing = Histogram(SAMPLES), Histogram(SECONDS)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Count an answer; the seconds of predictions only."""
+        """Count a response; the time is recorded for predictions only."""
         with self._lock:
             self._requests[path if path in PATHS else "other", status] += 1
             if path == "/predict":
                 self._seconds.add(seconds)
 
     def batch(self, samples: int, seconds: float) -> None:
-        """Count what went through the model together."""
+        """Count one batch."""
         with self._lock:
             self._batches.add(samples)
             self._computing.add(seconds)
 
     def text(self) -> str:
-        """Return everything."""
+        """Return all metrics."""
         labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in self._info.items())
         with self._lock:
             counts = [
@@ -73,14 +73,14 @@ class Metrics:
                 for (path, status), count in sorted(self._requests.items())
             ]
             parts = [
-                ("trueloop_model_info", "gauge", "The model that answers.", [f"trueloop_model_info{{{labels}}} 1"]),
-                ("trueloop_requests_total", "counter", "Answers by path and status.", counts),
-                _histogram("trueloop_request_seconds", "From request to answer, of /predict.", self._seconds),
-                _histogram("trueloop_batch_samples", "Samples that went through together.", self._batches),
-                _histogram("trueloop_batch_seconds", "Time of the model for each batch.", self._computing),
+                ("trueloop_model_info", "gauge", "The served model.", [f"trueloop_model_info{{{labels}}} 1"]),
+                ("trueloop_requests_total", "counter", "Responses by path and status.", counts),
+                _histogram("trueloop_request_seconds", "Time of /predict from request to response.", self._seconds),
+                _histogram("trueloop_batch_samples", "Samples per batch.", self._batches),
+                _histogram("trueloop_batch_seconds", "Model time per batch.", self._computing),
             ]
         for name, read in self._gauges.items():
-            parts.append((name, "gauge", "As it is now.", [f"{name} {_format_number(float(read()))}"]))
+            parts.append((name, "gauge", "Current value.", [f"{name} {_format_number(float(read()))}"]))
         lines = [
             line
             for name, kind, words, own in parts

@@ -1,4 +1,4 @@
-"""Runs the service until it is told to stop, and then finishes what is in flight."""
+"""Runs the service until a stop signal, then finishes the requests in flight."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trueloop.app.serving.service import Service
 from trueloop.app.web.connections import HttpProtocol
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-SHUTDOWN_GRACE_S: Final = 5.0  # beyond a request's own time, until a connection is cut at the end
+SHUTDOWN_GRACE_S: Final = 5.0  # beyond the request timeout, before connections are closed
 
 
 class Server(uvicorn.Server):
-    """uvicorn, stopped by a signal without dying of it: it has done what it was told."""
+    """A uvicorn server that exits normally after a stop signal."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -30,7 +30,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Take SIGINT and SIGTERM, where this is the main thread, and give them back afterwards."""
+        """Handle SIGINT and SIGTERM in the main thread, and restore the handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -42,18 +42,18 @@ class Server(uvicorn.Server):
                 signal.signal(each, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; a second signal does not wait for what is in flight."""
+        """Stop; a second signal does not wait for requests in flight."""
         self._service.stopping = True
         super().handle_exit(sig, frame)
 
 
-def server(service: Service, *, host: str, timeout_s: float) -> Server:
-    """Make a server that is ready to be run.
+def create_server(service: Service, *, host: str, timeout_s: float) -> Server:
+    """Create a server.
 
     Args:
-        service: what answers.
-        host: it is bound to; a loopback address is local_only.
-        timeout_s: a request's own.
+        service: the service to run.
+        host: address it is bound to; a loopback address only accepts host names of this machine.
+        timeout_s: request timeout.
     """
     config = uvicorn.Config(
         service.application(local_only=is_loopback(host)),
@@ -68,28 +68,28 @@ def server(service: Service, *, host: str, timeout_s: float) -> Server:
     return Server(config, service)
 
 
-def run(made: Server, taken: socket.socket, *, say: Callable[[], None]) -> None:
+def run(created: Server, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Serve on a socket until a signal, or until ``should_exit`` is set.
 
     Args:
-        made: by `server`.
-        taken: from `lab.serving.listening`.
-        say: called once requests are taken.
+        created: server from `create_server`.
+        listening: bound socket.
+        on_ready: called once requests are accepted.
     """
-    asyncio.run(_run(made, taken, say))
+    asyncio.run(_run(created, listening, on_ready))
 
 
-async def _run(made: Server, taken: socket.socket, say: Callable[[], None]) -> None:
-    serving = asyncio.create_task(made.serve([taken]))
-    while not made.started and not serving.done():
+async def _run(created: Server, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    serving = asyncio.create_task(created.serve([listening]))
+    while not created.started and not serving.done():
         await asyncio.sleep(0.01)
-    if made.started:
-        say()
+    if created.started:
+        on_ready()
     await serving
 
 
 def is_loopback(host: str) -> bool:
-    """True where nobody else on the network can reach it."""
+    """Return True where other machines cannot reach the host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The service: what is asked under which path, and how every refusal is told."""
+"""Routes of the prediction server, its access log and its warm-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trueloop.app.serving.batching import Batcher, QueueFull, BatcherStopped
+from trueloop.app.serving.batching import Batcher, BatcherStopped, QueueFull
 from trueloop.app.serving.limits import Limits
 from trueloop.app.serving.metrics import CONTENT_TYPE, Metrics
 from trueloop.app.web.request_body import RequestError, read_json_body
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from trueloop.export.request_samples import Numbers
 
 
-MAX_UNBOUNDED_SIZE: Final = 512  # of a dimension that has no bound
+MAX_UNBOUNDED_SIZE: Final = 512  # warm-up size of a dimension without a bound
 
 
 def warm_up(model: Model, max_batch: int) -> str:
-    """Run one sample, and as many as go together, of zeros; return a line that says how long it took."""
+    """Run batches of zeros of size 1 and ``max_batch``; return a line with the time they took."""
     start_s = perf_counter()
     specs = model.description.inputs
     try:
         for count, longest in ((1, False), (max_batch, True)):
             model.run([tuple(_zeros(spec, longest=longest) for spec in specs)] * count)
-    except (InvalidModel, MemoryError) as error:  # zeros may be no input of this model; real ones may well be
+    except (InvalidModel, MemoryError) as error:  # zeros may be invalid where real inputs are valid
         return f"warm-up   failed on zeros: {error.what if isinstance(error, InvalidModel) else error}"
     return f"warm-up   {perf_counter() - start_s:.2f} s"
 
@@ -58,17 +58,19 @@ def _zeros(spec: Array, *, longest: bool) -> Numbers:
 
 
 def _size(extent: Extent, *, longest: bool) -> int:
-    return max(extent.lowest, min(extent.highest or MAX_UNBOUNDED_SIZE, MAX_UNBOUNDED_SIZE)) if longest else extent.lowest
+    return (
+        max(extent.lowest, min(extent.highest or MAX_UNBOUNDED_SIZE, MAX_UNBOUNDED_SIZE)) if longest else extent.lowest
+    )
 
 
 class AccessLogMiddleware:
-    """Logs and counts every interpret_outputs; nothing of a request's body is written down."""
+    """Logs and counts every response; request bodies are never logged."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, log: Callable[[str], None]) -> None:
         self._app, self._metrics, self._log = app, metrics, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Forward a request to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -97,11 +99,11 @@ RETRY: Final = {"retry-after": "1"}  # seconds
 
 
 class Service:
-    """Answers requests with one model.
+    """Serves predictions of one model.
 
     Args:
-        model: opened.
-        limits: of requests.
+        model: opened model.
+        limits: limits of requests.
         log: called with a line for each request.
     """
 
@@ -119,7 +121,7 @@ class Service:
             model.run,
             max_batch=limits.max_batch,
             delay_s=limits.max_delay_ms / 1000,
-            waiting=limits.max_waiting,
+            max_waiting=limits.max_waiting,
             on_batch=self.metrics.batch,
         )
 
@@ -127,11 +129,11 @@ class Service:
         """Build the server.
 
         Args:
-            local_only: interpret_outputs to names of this machine only, so that no web page can ask through a rebound name.
+            local_only: accept only host names of this machine, which prevents DNS rebinding.
         """
-        says = "This server answers requests to 127.0.0.1 or localhost only."
+        message = "This server answers requests to 127.0.0.1 or localhost only."
         middleware = [Middleware(AccessLogMiddleware, metrics=self.metrics, log=self._log)]
-        middleware += [Middleware(SameOriginMiddleware, message=says)] if local_only else []
+        middleware += [Middleware(SameOriginMiddleware, message=message)] if local_only else []
         return Starlette(
             routes=[
                 Route("/", self._describe),
@@ -155,9 +157,8 @@ class Service:
             await run_in_threadpool(self._batcher.stop)
 
     async def _warm_up(self) -> None:
-        """Have the model allocate and compile what it does at first, before anybody waits for it."""
-        told = await run_in_threadpool(warm_up, self._model, self._limits.max_batch)
-        self._log(told)
+        """Let the model allocate and compile before the first request."""
+        self._log(await run_in_threadpool(warm_up, self._model, self._limits.max_batch))
         self.ready = True
 
     async def _describe(self, request: Request) -> Response:
@@ -177,11 +178,11 @@ class Service:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     async def _predict(self, request: Request) -> Response:
-        """Answer samples, or say in a 4xx why not, and in a 503 when to come again."""
+        """Return predictions; 4xx explains a bad request, 503 says when to retry."""
         limits, since_s = self._limits, perf_counter()
         try:
             if not self.ready:
-                raise RequestError(503, "The model is warming up.", "Ask again in a second.")
+                raise RequestError(503, "The model is warming up.", "Retry in a second.")
             max_bytes = int(limits.max_body_mib * 2**20)
             body = await read_json_body(request, max_bytes=max_bytes, timeout_s=limits.timeout_s)
             samples, raw = await run_in_threadpool(_parse_body, self._model.description, body, limits.max_batch)
@@ -201,19 +202,19 @@ class Service:
             async with asyncio.timeout(max(0.0, timeout_s)):
                 return await asyncio.wrap_future(done)
         except QueueFull:
-            raise RequestError(503, "Too many requests wait already.", "Ask again in a second.") from None
+            raise RequestError(503, "Too many requests are waiting.", "Retry in a second.") from None
         except BatcherStopped:
-            raise RequestError(503, "The server is stopping.", "Ask another one.") from None
+            raise RequestError(503, "The server is stopping.", "Send the request to another one.") from None
         except TimeoutError:
             what = f"This took more than {self._limits.timeout_s:g} s."
-            raise RequestError(503, what, "Ask again in a while, or for less.") from None
+            raise RequestError(503, what, "Retry later, or send fewer samples.") from None
 
 
 def _parse_body(description: Description, body: bytes, max_batch: int) -> tuple[list[Sample], bool]:
     given = dict(decode_object(body))
     raw = given.pop("raw", False)
     if not isinstance(raw, bool):
-        raise InvalidConfig("raw is neither true nor false.", fix="Leave it out, or send true.")
+        raise InvalidConfig("raw is neither true nor false.", fix="Omit it, or send true.")
     return parse_request(description, given, max_samples=max_batch), raw
 
 

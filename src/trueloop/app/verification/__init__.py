@@ -1,1 +1,1 @@
-"""`trueloop verify`: what to verify, and the HTML page of the evidence."""
+"""Loads the target of `trueloop verify` and renders its HTML page."""

@@ -1,4 +1,4 @@
-"""Evidence as one HTML page that needs no network and no script."""
+"""Renders evidence as a self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ article.finding figure { margin-top: .75rem; max-width: 40rem; }
 
 
 def headline(found: Sequence[Evidence]) -> str:
-    """Say in one line how it went: "2 broken, 11 hold, 4 not applicable"."""
+    """Summarize the verdicts in one line: "2 broken, 11 hold, 4 not applicable"."""
     counts = Counter(each.verdict for each in found)
     words = ((Verdict.BROKEN, "broken"), (Verdict.NOT_JUDGED, "not judged"), (Verdict.HOLDS, "hold"))
-    told = [f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict]]
+    parts = [f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict]]
     if counts[Verdict.NOT_APPLICABLE]:
-        told.append(f"{counts[Verdict.NOT_APPLICABLE]} not applicable")
-    return ", ".join(told) or "nothing was proved"
+        parts.append(f"{counts[Verdict.NOT_APPLICABLE]} not applicable")
+    return ", ".join(parts) or "no proof was run"
 
 
 def to_html(found: Sequence[Evidence], spec: str) -> str:
-    """Lay the whole page out.
+    """Render the whole page.
 
     Args:
-        found: in the order in which it was proved.
-        spec: what it was proved on.
+        found: evidence in order.
+        spec: name of the target.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
     head = element(

@@ -1,4 +1,4 @@
-"""What `trueloop verify` names, as a subject: a file's function, or a recipe with trueloop's own loop as its step."""
+"""Loads the target of `trueloop verify`: a file's function, or a recipe with trueloop's loop as its step."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def subject_of(spec: str) -> ProofTarget:
-    """Return what is to be proved on.
+def load_target(spec: str) -> ProofTarget:
+    """Return the target that ``spec`` names.
 
     Args:
         spec: a recipe's name, or ``path/to/file.py:build`` (``build`` may be left out): a function without arguments
-            that returns a `Subject`, a mapping of its fields, a model, or a `Recipe`.
+            that returns a `ProofTarget`, a mapping of its fields, a model, or a `Recipe`.
 
     Raises:
-        InvalidConfig: there is no such recipe, file or function, or it returned something else.
+        InvalidConfig: the recipe, file or function does not exist, or returned something else.
         MissingExtra: torch is not installed.
     """
     given = registry.build_from_spec(spec)
-    return recipe_subject(given) if isinstance(given, Recipe) else ProofTarget.from_user(given)
+    return recipe_target(given) if isinstance(given, Recipe) else ProofTarget.from_user(given)
 
 
-def recipe_subject(recipe: Recipe) -> ProofTarget:
-    """Return a recipe's model, loss, data and optimizer, with an update of trueloop's own loop as the step."""
+def recipe_target(recipe: Recipe) -> ProofTarget:
+    """Return a recipe's model, loss, data and optimizer, with an update of trueloop's loop as the step."""
     from torch.utils.data import DataLoader
 
     from trueloop.data import collate
@@ -79,7 +79,7 @@ def _loss(objective: Any) -> Any:
 
 
 def _step(objective: Any, recipe: Recipe) -> Any:
-    """Return one window of trueloop's loop, over the optimizer that is handed in."""
+    """Return a step function that runs one window of trueloop's loop with the given optimizer."""
     from trueloop.core.protocols import MicroBatch
     from trueloop.training.assemble import UserComponents, assemble
     from trueloop.training.config import ScheduleConfig
@@ -89,8 +89,8 @@ def _step(objective: Any, recipe: Recipe) -> Any:
 
     def step(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
         device = next(model.parameters()).device
-        given = UserComponents(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
-        run = assemble(model, objective, config, device=device, updates_per_epoch=None, components=given)
+        components = UserComponents(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
+        run = assemble(model, objective, config, device=device, updates_per_epoch=None, components=components)
         last = len(batches) - 1
         micros = (MicroBatch(batch, number == last, None) for number, batch in enumerate(batches))
         for _ in train_epoch(run, micros, update=0):

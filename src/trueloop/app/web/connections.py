@@ -33,7 +33,9 @@ class HttpProtocol(H11Protocol):
         if self.transport.get_protocol() is not self:  # upgraded to a WebSocket
             return
         same = self.cycle is before
-        if self.transport.is_closing() or (same and (before is None or self.cycle.response_complete or checks > MAX_IDLE_CHECKS)):
+        if self.transport.is_closing() or (
+            same and (before is None or self.cycle.response_complete or checks > MAX_IDLE_CHECKS)
+        ):
             self.transport.abort()
         else:
             self._schedule_check(checks + 1 if same else 0)

@@ -38,7 +38,9 @@ async def read_json_body(request: Request, *, max_bytes: int, timeout_s: float) 
                 if len(body) > max_bytes:
                     raise RequestError(413, f"The request is larger than {max_bytes} bytes.", "Send a smaller one.")
     except TimeoutError:
-        raise RequestError(408, f"The request took more than {timeout_s:g} s to arrive.", "Send it without pauses.") from None
+        raise RequestError(
+            408, f"The request took more than {timeout_s:g} s to arrive.", "Send it without pauses."
+        ) from None
     except ClientDisconnect:
         raise RequestError(400, "The request was not sent completely.") from None  # the client has disconnected
     return bytes(body)

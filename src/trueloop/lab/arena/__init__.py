@@ -1,1 +1,1 @@
-"""The arena: tracks, what may be configured, the script that an entry stands for, and the board of those judged."""
+"""The arena: tracks, entries, their scripts, the judge and the leaderboard."""

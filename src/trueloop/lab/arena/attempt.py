@@ -1,6 +1,6 @@
-"""One job, in a process of its own: the entry's script under the watch, the same again for its weights and its time.
+"""Runs one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
 
-It is `trueloop run` on the text that anybody can copy: there is no other way into the arena.
+It is the same as `trueloop run` on the script that the page shows.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ if TYPE_CHECKING:
     from torch import nn
 
 POLL_INTERVAL_S: Final = 0.05
-"""Between two looks at the curve of a run that goes on."""
+"""Seconds between two reads of the curve of a running script."""
 MAX_TIMED_RUNS: Final = 5
-"""Times that a run is timed at most: some are over before a coarse clock of the CPU's time has moved much."""
+"""Limit of timed runs; several are needed for short scripts, as the CPU clock is coarse."""
 MIN_TIMED_S: Final = 0.08
-"""Seconds of training, over all turns, after which it is timed no more."""
+"""Total seconds of training after which timing stops."""
 
 CurveCallback = Callable[[list[Point]], None]
-"""Hears the points of the curve that are new, and of none at all when it has ended and is run once more."""
+"""Called with the new points of the curve, and with none when the script is repeated."""
 
 
-def run_job(job: Job, folder: Path, tell: CurveCallback, trouble: Callable[[], str]) -> Trial:
+def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callable[[], str]) -> Trial:
     """Run one job to its end.
 
     Args:
         job: what to run.
-        folder: where its script may lie.
-        tell: hears the curve of the watched run.
-        trouble: what was printed on standard error last.
+        folder: for its script.
+        on_points: called with new points of the curve.
+        last_error: returns the last line of standard error.
     """
     track = find_track(job.track)
     path = folder / f"{job.track}.py"
     path.write_text(write_script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
-    with _curve_reported(tell):
+    with _curve_reported(on_points):
         launched = launch(ProgramCommand(target=str(path)), FailureSelection(), stop_on_error=True)
-    trial = _judge_run(job.seed, launched, trouble)
+    trial = _judge_run(job.seed, launched, last_error)
     if job.once or trial.end != End.REACHED:
         return trial
-    tell([])
-    beside = folder / "reference.py"
-    beside.write_text(write_reference_script(track, job.seed), encoding="utf-8")
-    times, names = _time_against_reference(path, beside)
+    on_points([])
+    reference_path = folder / "reference.py"
+    reference_path.write_text(write_reference_script(track, job.seed), encoding="utf-8")
+    times, names = _time_against_reference(path, reference_path)
     if (names["reached"], _weights_digest(names["model"])) != (trial.updates, trial.digest):
-        return replace(trial, end=End.FAILED.value, why="The same script came to other weights the second time.")
+        return replace(trial, end=End.FAILED.value, why="The second run of the same script had different weights.")
     return replace(trial, time=times)
 
 
-def _judge_run(seed: int, launched: LaunchResult, trouble: Callable[[], str]) -> Trial:
+def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str]) -> Trial:
     names = vars(sys.modules["__main__"])
     curve = cast("list[Point]", names.get("curve", []))
     update, examples, accuracy = curve[-1] if curve else (0, 0, 0.0)
     trial = Trial(seed=seed, end="failed", updates=update, examples=examples, accuracy=accuracy)
-    guilty = [finding for finding in launched.report.findings if finding.severity != Severity.NOTE]
-    if guilty:
-        worst = guilty[0]
+    findings = [finding for finding in launched.report.findings if finding.severity != Severity.NOTE]
+    if findings:
+        worst = findings[0]
         return replace(
             trial,
             end=End.FOUND.value,
@@ -85,36 +85,36 @@ def _judge_run(seed: int, launched: LaunchResult, trouble: Callable[[], str]) ->
         )
     if launched.nothing or launched.report.problems:
         return replace(
-            trial, why=launched.nothing or f"It was not watched in full: {to_single_line(launched.report.problems[0])}"
+            trial, why=launched.nothing or f"The sanitizer did not check it completely: {to_single_line(launched.report.problems[0])}"
         )
     if launched.code not in (0, FINDINGS_EXIT_CODE):
-        return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(trouble())}")
+        return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(last_error())}")
     end = End.REACHED if names["reached"] else End.NOT_REACHED
     return replace(trial, end=end.value, digest=_weights_digest(names["model"]))
 
 
-def _time_against_reference(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
-    """Run a script unwatched, in turns with another one; return the ratio of their times per example, and its names.
+def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | None, Mapping[str, Any]]:
+    """Run a script alternately with the reference; return the ratio of times per example, and its variables.
 
-    The ratio is None where the clock of the CPU's time did not move.
+    The ratio is None if the CPU clock did not advance.
     """
-    seconds, examples = dict.fromkeys((beside, path), 0.0), dict.fromkeys((beside, path), 0)
+    seconds, examples = dict.fromkeys((reference_path, path), 0.0), dict.fromkeys((reference_path, path), 0)
     names: Mapping[str, Any] = {}
     for turn in range(MAX_TIMED_RUNS):
-        for each in (beside, path):
+        for each in (reference_path, path):
             if turn == 0 or seconds[each] < MIN_TIMED_S:
                 run_program(ProgramCommand(target=str(each)))
                 ran = vars(sys.modules["__main__"])
                 seconds[each] += ran["train_s"]
                 examples[each] += ran["examples"]
                 names = ran if each == path else names
-    if not seconds[beside]:
+    if not seconds[reference_path]:
         return None, names
-    return (seconds[path] / examples[path]) / (seconds[beside] / examples[beside]), names
+    return (seconds[path] / examples[path]) / (seconds[reference_path] / examples[reference_path]), names
 
 
 def _weights_digest(model: nn.Module) -> str:
-    """Name the weights: equal for equal bits."""
+    """Return a digest of the weights, equal if they are bitwise equal."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
@@ -123,28 +123,28 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 @contextmanager
-def _curve_reported(tell: CurveCallback) -> Generator[None]:
-    """Look at the script's own curve now and then; its thread trains, and hears nothing of it."""
+def _curve_reported(on_points: CurveCallback) -> Generator[None]:
+    """Report the curve of the running script from another thread."""
     ended = threading.Event()
-    told = 0
-    of: Any = None
+    reported = 0
+    known: Any = None
 
-    def look() -> None:
-        nonlocal told, of
+    def report_new() -> None:
+        nonlocal reported, known
         curve = vars(sys.modules["__main__"]).get("curve")
-        if curve is not of:
-            told, of = 0, curve
-        if curve and len(curve) > told:
-            new = list(curve[told:])
-            told += len(new)
-            tell(new)
+        if curve is not known:
+            reported, known = 0, curve
+        if curve and len(curve) > reported:
+            new = list(curve[reported:])
+            reported += len(new)
+            on_points(new)
 
-    def follow() -> None:
+    def poll() -> None:
         while not ended.wait(POLL_INTERVAL_S):
-            look()
+            report_new()
 
     before = sys.modules["__main__"]
-    thread = threading.Thread(target=follow, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield
@@ -152,4 +152,4 @@ def _curve_reported(tell: CurveCallback) -> Generator[None]:
         ended.set()
         thread.join()
         if sys.modules["__main__"] is not before:
-            look()
+            report_new()

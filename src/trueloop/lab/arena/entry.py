@@ -1,7 +1,7 @@
-"""What a contestant may configure: an optimizer and its schedule, batches, and how the network is begun with.
+"""The settings of an entry: optimizer, schedule, batches and initialisation.
 
-Data, network and goal are the track's. Every number is kept to three significant digits, and what the optimizer does
-not read is put back to its default, so that an entry cannot be handed in again as a new one that runs the same.
+The track decides data, network and target. Numbers are rounded to three significant digits, and settings that the
+optimizer does not use are reset to their defaults, so that equal runs have equal entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIMIZER_SETTINGS: Final = {
     "beta1": ("adam", "adamw"),
     "beta2": ("adam", "adamw"),
 }
-"""Settings that not every optimizer reads, and which do."""
+"""Settings that only some optimizers use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Entry:
     optimizer: Annotated[
         Literal["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"], "torch.optim; nesterov is SGD's own"
     ] = "sgd"
-    lr: Annotated[float, Bounds(1e-5, 10.0), "learning rate, the highest of the schedule"] = 0.1
+    lr: Annotated[float, Bounds(1e-5, 10.0), "highest learning rate of the schedule"] = 0.1
     momentum: Annotated[float, Bounds(0.0, 0.99), "of SGD, Nesterov and RMSprop"] = 0.0
     beta1: Annotated[float, Bounds(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
     beta2: Annotated[float, Bounds(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
@@ -43,12 +43,12 @@ class Entry:
     schedule: Annotated[Literal["constant", "linear", "cosine"], "from the highest rate to zero at the last update"] = (
         "constant"
     )
-    warmup: Annotated[int, Bounds(0, 500), "updates in which the rate climbs to its highest"] = 0
+    warmup: Annotated[int, Bounds(0, 500), "updates in which the rate rises to its maximum"] = 0
     updates: Annotated[int, Bounds(10, MAX_UPDATES), "the schedule's length, and the end"] = MAX_UPDATES
-    clip: Annotated[float, Bounds(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
-    label_smoothing: Annotated[float, Bounds(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
+    clip: Annotated[float, Bounds(0.0, 100.0), "largest norm of the gradient; 0 = no clipping"] = 0.0
+    label_smoothing: Annotated[float, Bounds(0.0, 0.5), "share of the target distributed over all classes"] = 0.0
     initialisation: Annotated[
-        Literal["torch", "kaiming", "xavier", "orthogonal"], "of the linear layers' weights; torch = as they come"
+        Literal["torch", "kaiming", "xavier", "orthogonal"], "of the linear layers' weights; torch = PyTorch's default"
     ] = "torch"
     input_noise: Annotated[float, Bounds(0.0, 1.0), "standard deviation of noise added to training inputs"] = 0.0
 
@@ -63,23 +63,23 @@ class Entry:
             object.__setattr__(self, "optimizer", "sgd")
         if self.warmup >= self.updates:
             raise InvalidConfig(
-                f"warmup is {self.warmup}, of {self.updates} updates.", fix="The climb must end before the run does."
+                f"warmup is {self.warmup}, of {self.updates} updates.", fix="The warm-up must end before the run does."
             )
 
     def as_json(self) -> str:
-        """Write it as JSON, so that equal entries are equal texts."""
+        """Return canonical JSON: equal entries have equal texts."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     def non_default_settings(self) -> dict[str, Any]:
-        """Return what is not as the defaults are."""
+        """Return the settings that differ from the defaults."""
         plain = asdict(Entry())
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
 
-def parse_entry(given: Mapping[str, Any]) -> Entry:
-    """Read an entry out of what somebody sent.
+def parse_entry(values: Mapping[str, Any]) -> Entry:
+    """Parse an untrusted entry.
 
     Raises:
-        InvalidConfig: a setting that does not exist, or a value that is out of bounds.
+        InvalidConfig: a setting does not exist or a value is out of bounds.
     """
-    return parse_record(Entry, given)
+    return parse_record(Entry, values)

@@ -73,7 +73,11 @@ class JudgeClient:
         self._closed = False
 
     def run(
-        self, job: Job, on_points: CurveCallback = lambda points: None, *, on_start: Callable[[int], None] = lambda number: None
+        self,
+        job: Job,
+        on_points: CurveCallback = lambda points: None,
+        *,
+        on_start: Callable[[int], None] = lambda number: None,
     ) -> Trial:
         """Run a job and return what came of it; its ``id`` is given anew.
 
@@ -161,7 +165,9 @@ class JudgeClient:
             start_new_session=True,  # Ctrl-C is for us: it ends when we do
         )
         self._router = _MessageRouter()
-        self._thread = threading.Thread(target=self._read_messages, args=(self._process, self._errors, self._router), daemon=True)
+        self._thread = threading.Thread(
+            target=self._read_messages, args=(self._process, self._errors, self._router), daemon=True
+        )
         self._thread.start()
 
     def _end(self) -> None:

@@ -144,7 +144,11 @@ def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> i
 
 
 def judge_waiting(
-    board: Leaderboard, judge: JudgeClient, *, until: int | None = None, on_entry: Callable[[Row], None] = lambda row: None
+    board: Leaderboard,
+    judge: JudgeClient,
+    *,
+    until: int | None = None,
+    on_entry: Callable[[Row], None] = lambda row: None,
 ) -> bool:
     """Judge entry after entry, if it is our turn.
 
@@ -181,7 +185,12 @@ def seed_job(row: Row, seed: int) -> Job:
 def _submission(track: Track, entry: Entry, name: str, *, baseline: bool = False) -> Submission:
     seeds = tuple(secrets.randbelow(MAX_SEED) for _ in range(SEEDS))
     return Submission(
-        track=track.name, track_fingerprint=track.fingerprint, name=name, config=entry.as_json(), seeds=seeds, baseline=baseline
+        track=track.name,
+        track_fingerprint=track.fingerprint,
+        name=name,
+        config=entry.as_json(),
+        seeds=seeds,
+        baseline=baseline,
     )
 
 
@@ -193,7 +202,9 @@ def _judge_entry(board: Leaderboard, referee: JudgeClient, row: Row) -> State:
         trials.append(Trial(seed=0, end=End.FAILED.value, why="It was handed in for another version of the track."))
         return board.record_result(row.id, trials, {}, versions={}, now=time.time())
     for place, seed in enumerate(row.seeds):
-        teller = _ProgressReporter(board, row.id, {"seed": place, "of": len(row.seeds), "done": _finished_seeds(trials)})
+        teller = _ProgressReporter(
+            board, row.id, {"seed": place, "of": len(row.seeds), "done": _finished_seeds(trials)}
+        )
         trials.append(referee.run(seed_job(row, seed), teller.add_points))
         curves[seed] = teller.curve
         missed = sum(trial.end != End.REACHED for trial in trials)

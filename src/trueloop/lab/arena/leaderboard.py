@@ -255,7 +255,9 @@ class Leaderboard:
     def set_progress(self, entry: int, progress: Mapping[str, Any]) -> None:
         """Say how far the judging of an entry is."""
         with self._connect() as base:
-            base.execute("UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_to_json(progress), entry))
+            base.execute(
+                "UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_to_json(progress), entry)
+            )
 
     def record_result(
         self,

@@ -1,4 +1,4 @@
-"""Keeps a board's queue moving from a thread of its own: judges whenever it is our turn."""
+"""Judges the entries of a leaderboard's queue in a background thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueloop.lab.arena.judging import judge_waiting
 from trueloop.lab.arena.leaderboard import MAX_ATTEMPTS, Leaderboard, Row
 
 POLL_INTERVAL_S: Final = 0.1
-"""Between two looks at the board."""
+"""Seconds between two reads of the leaderboard."""
 
 
 class QueueWorker:
@@ -32,10 +32,10 @@ class QueueWorker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.error: TrueloopError | None = None
-        """What went wrong last, if anything did."""
+        """The last error, if there was one."""
 
     def ensure_running(self) -> None:
-        """Make sure that somebody works on the queue; cheap where somebody does."""
+        """Start the thread if it is not running; cheap otherwise."""
         with self._lock:
             if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
@@ -43,7 +43,7 @@ class QueueWorker:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop judging; what was begun stays in the queue. The referee is ended with it."""
+        """Stop judging and close the judge; an unfinished entry stays in the queue."""
         self._closed.set()
         self._judge.close()
         if self._thread is not None:
@@ -73,28 +73,27 @@ class QueueWorker:
 
 
 def wait_until_judged(board: Leaderboard, entry: int, on_progress: Callable[[Row, int], None]) -> Row:
-    """Wait until an entry is judged, by us or by another process.
+    """Wait until an entry is judged, by this or another process.
 
-    Where we are interrupted before its judging has begun, it is taken back; afterwards it stays, and is judged with the
-    next one.
+    On KeyboardInterrupt an entry that is still queued is withdrawn; one being judged stays and is judged later.
 
     Args:
-        board: where it waits.
+        board: the leaderboard with the queue.
         entry: its number.
         on_progress: hears the entry and how many are ahead of it, again and again.
 
     Raises:
-        TrueloopError: it cannot be judged here.
+        TrueloopError: it cannot be judged on this system.
     """
     try:
-        with QueueWorker(board, JudgeClient(), until=entry) as clerk:
+        with QueueWorker(board, JudgeClient(), until=entry) as worker:
             while (row := board.entry(entry)).is_open:
                 on_progress(row, board.count_ahead(entry))
-                clerk.ensure_running()
+                worker.ensure_running()
                 time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
         board.withdraw(entry)
         raise
-    if clerk.error is not None and row.why.startswith("The judging was ended"):
-        raise clerk.error
+    if worker.error is not None and row.why.startswith("The judging was ended"):
+        raise worker.error
     return row

@@ -1,4 +1,4 @@
-"""Who is ahead: entries of one configuration taken together, by the median over all of their seeds."""
+"""Ranks configurations by the median over the seeds of all their entries."""
 
 from __future__ import annotations
 
@@ -36,48 +36,48 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One configuration on a board."""
+    """One configuration on the leaderboard."""
 
     rank: int | None
-    """From 1; None where it did not reach the target on every seed, or was disqualified."""
+    """Rank from 1; None if a seed missed the target or the entry was disqualified."""
     name: str
-    """Of whoever was first with it."""
+    """Name on its first entry."""
     ids: tuple[int, ...]
-    """Its entries, the oldest first."""
+    """Ids of its entries, the oldest first."""
     config: str
     baseline: bool
     seeds: int
     missed: int
     """Seeds on which it did not reach the target."""
     disqualified: str
-    """The code of what the sanitizer found; "" where it found nothing."""
+    """Code of the sanitizer's finding; "" if there is none."""
     updates: Spread | None
-    """Over the seeds that reached the target; None where none did."""
+    """Updates over the seeds that reached the target; None if none did."""
     examples: Spread | None
     time: Spread | None
 
     def score(self, by: By) -> Spread | None:
-        """Return what one board goes by."""
+        """Return the score of one ranking."""
         return {"updates": self.updates, "examples": self.examples, "time": self.time}[by]
 
 
 def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
     """Rank configurations: those that reached the target on every seed by their median, the others behind them.
 
-    An entry handed in again is judged on seeds of its own, and they count together with its earlier ones: luck cannot
-    be fished for. Equal medians: the older one is ahead.
+    A resubmitted configuration is judged on new seeds, which are pooled with its earlier ones, so that repeated
+    attempts cannot select lucky seeds. With equal medians the older configuration is ahead.
 
     Args:
         entries: of one track, judged.
-        by: which board.
+        by: the quantity to rank by.
     """
     groups: dict[str, list[Judged]] = {}
     for entry in sorted(entries, key=lambda entry: entry.id):
         groups.setdefault(entry.config, []).append(entry)
-    rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _key(row, by))
+    rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _sort_key(row, by))
     ranked: list[Standing] = []
     for row in rows:
-        place = len(ranked) + 1 if _counts(row, by) else None
+        place = len(ranked) + 1 if _is_ranked(row, by) else None
         ranked.append(replace(row, rank=place))
     return ranked
 
@@ -107,12 +107,12 @@ def _spread(values: Sequence[float]) -> Spread | None:
     return Spread(median=statistics.median(values), lowest=min(values), highest=max(values))
 
 
-def _counts(row: Standing, by: By) -> bool:
+def _is_ranked(row: Standing, by: By) -> bool:
     return not row.missed and not row.disqualified and row.score(by) is not None
 
 
-def _key(row: Standing, by: By) -> tuple[bool, bool, float, float, int]:
+def _sort_key(row: Standing, by: By) -> tuple[bool, bool, float, float, int]:
     score = row.score(by)
     median = score.median if score else float("inf")
     share = row.missed / row.seeds if row.seeds else 1.0
-    return (bool(row.disqualified), not _counts(row, by), share, median, row.ids[0])
+    return (bool(row.disqualified), not _is_ranked(row, by), share, median, row.ids[0])

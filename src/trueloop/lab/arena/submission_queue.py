@@ -17,7 +17,7 @@ from typing import Any, Final
 from trueloop.core.errors import BoardError, TrueloopError
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.judge_client import JudgeClient, check_installed
-from trueloop.lab.arena.judging import Replay, SeedReplay, submit_entry, replay_entry
+from trueloop.lab.arena.judging import Replay, SeedReplay, replay_entry, submit_entry
 from trueloop.lab.arena.leaderboard import Leaderboard, default_leaderboard_path
 from trueloop.lab.arena.queue_worker import QueueWorker
 from trueloop.lab.arena.tracks import Track
@@ -164,9 +164,7 @@ class SubmissionQueue:
             going.error = error
         except Exception as error:  # noqa: BLE001 - whoever waits hears it
             what = f"{type(error).__name__}: {error}"[:400]
-            going.error = BoardError(
-                f"This run ended in an error that nobody expected: {what}.", fix="Begin it again."
-            )
+            going.error = BoardError(f"This run ended in an error that nobody expected: {what}.", fix="Begin it again.")
             traceback.print_exc()  # the page says what, the server's terminal where
         finally:
             going.done = True

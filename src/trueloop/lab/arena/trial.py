@@ -1,4 +1,4 @@
-"""What came out of one run of an entry, on one seed."""
+"""Jobs of the judge and their results: one run of an entry on one seed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.arena.entry import Entry
 
 SEEDS: Final = 5
-"""For each entry; enough for a median that one lucky draw does not move."""
+"""Seeds per entry: enough for a median that one lucky seed does not change."""
 MAX_CPU_S: Final = 60
-"""Seconds of a core that one job may take; the slowest entry that is allowed takes a quarter of it."""
+"""Limit of CPU seconds per job; the slowest allowed entry takes a quarter of it."""
 MAX_WALL_S: Final = 240.0
-"""Seconds by the clock, where other programs take their share of the machine."""
+"""Limit of wall-clock seconds per job, for a busy machine."""
 MAX_MISSES: Final = 2
-"""Seeds without reaching the target after which the others are not run: the entry is not ranked anyway."""
+"""Missed seeds after which the other seeds are skipped: the entry is unranked in any case."""
 MAX_EXTRA_MIB: Final = 512
-"""Memory that a job may add to what torch itself takes."""
+"""Limit of a job's memory above what torch itself takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,18 @@ class Job:
     entry: Entry
     seed: Annotated[int, Bounds(0, MAX_SEED)]
     practice: bool = False
-    """Judged by the first held-out split alone."""
+    """Use only the first held-out split."""
     once: bool = False
-    """Watched, but neither repeated nor timed."""
+    """Run under the sanitizer, but neither repeat nor time it."""
 
 
 MAX_POINTS: Final = 200
-"""Of a curve, at most, once it is kept."""
+"""Limit of the points of a stored curve."""
 MAX_SEED: Final = 2**31
-"""No seed is above it."""
+"""Largest seed."""
 
 Point = tuple[int, int, float]
-"""Update, examples by then, held-out accuracy after it."""
+"""Update, examples so far, held-out accuracy after the update."""
 
 _Text = Annotated[str, Bounds(0, 100_000)]
 _Count = Annotated[int, Bounds(0, 1e12)]
@@ -56,21 +56,21 @@ class End(StrEnum):
     FOUND = "found"
     """The sanitizer found something of severity warning or error."""
     STOPPED = "stopped"
-    """It took more time or memory than a run may."""
+    """It exceeded the limit of time or memory."""
     FAILED = "failed"
-    """It raised, could not be watched, or came out otherwise the second time."""
+    """It raised, could not be checked, or had a different result the second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the sanitizer found, of severity warning or error."""
+    """A finding of the sanitizer of severity warning or error."""
 
     code: _Text
     title: _Text
     severity: _Text
     message: _Text
     line: _Count = 0
-    """Of the script; 0 where it is at none."""
+    """Line of the script; 0 if the finding has none."""
     fix: _Text = ""
 
 
@@ -81,21 +81,21 @@ class Trial:
     seed: Annotated[int, Bounds(0, MAX_SEED)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
-    """Updates to the target, or to where it ended; 0 where it was cut short from outside."""
+    """Updates to the target or to the end; 0 if the process was killed."""
     examples: _Count = 0
     accuracy: _Number = 0.0
-    """The last one on the first held-out split."""
+    """Last accuracy on the first held-out split."""
     time: _Number | None = None
-    """Training time per example, in that of the track's reference loop; None where it was not measured."""
+    """Training time per example relative to the track's reference loop; None if not measured."""
     digest: _Text = ""
-    """Of the weights at the end: a replay comes to the same."""
+    """Digest of the final weights, which a replay reproduces."""
     found: Found | None = None
     why: _Text = ""
-    """What stopped it, or went wrong."""
+    """Reason for stopping or failing."""
 
 
 def thin_points(points: list[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Leave out points of a curve evenly, but neither the first nor the last one."""
+    """Thin a curve evenly, keeping the first and the last point."""
     if len(points) <= limit:
         return points
     last = len(points) - 1

@@ -32,12 +32,12 @@ class Plane:
     scale: float = 0.0
 
 
-def pictures(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]:
+def build_planes(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]:
     """Show the plane to a copy of a network, in eval mode: the network itself, and all generators, stay as they are.
 
     Args:
         model: takes points [N, 2], returns logits [N, classes]; its hidden neurons are what ``model.activation`` says.
-        span: the pictures go from ``-span`` to ``span``, both ways.
+        span: the build_planes go from ``-span`` to ``span``, both ways.
         neurons: with the maps of the hidden neurons.
 
     Cost: one forward pass of 4,096 points, and a copy of the network.

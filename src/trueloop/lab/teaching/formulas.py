@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trueloop.lab.teaching import cell_arithmetic
 from trueloop.lab.teaching.cell_arithmetic import Grid, Sums
-from trueloop.lab.teaching.tracing import Marked
+from trueloop.lab.teaching.tracing import MarkedLine
 from trueloop.lab.teaching.worked_programs import Six
 
 Values = Mapping[str, Tensor | None]
@@ -48,7 +48,7 @@ LAYERS: Final = {
 """Of each example's linear layers: name, what goes in, what comes out."""
 
 
-def formulas(six: Six, marked: Marked, before: Values, after: Values, update: int) -> Formulas:
+def formulas(six: Six, marked: MarkedLine, before: Values, after: Values, update: int) -> Formulas:
     """Return the formulas of one line.
 
     Args:

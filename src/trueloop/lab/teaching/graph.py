@@ -15,9 +15,9 @@ from torch import Tensor
 
 from trueloop.autograd.backward_graph import places, saved, walk
 
-MOST: Final = 200  # nodes; a picture of more tells nothing
+MAX_NODES: Final = 200  # nodes; a picture of more tells nothing
 
-DOES: Final = {
+DESCRIPTIONS: Final = {
     "AccumulateGrad": "adds what arrives into {of}.grad",
     "AddmmBackward0": "inputs × weightᵀ + bias: backward needs the inputs for the weight's gradient, and the weight "
     "for that of the inputs",
@@ -84,7 +84,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     Returns:
         At most 200 nodes, the nearest to the root.
     """
-    nodes, edges, turns, _cut = walk(named[root].grad_fn, MOST)
+    nodes, edges, turns, _cut = walk(named[root].grad_fn, MAX_NODES)
     placed = places(edges, turns)
     names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaves = {id(tensor): name for name, tensor in named.items()}
@@ -94,7 +94,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
         of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
-        does = DOES.get(name, "").format(of=of or "the parameter")
+        does = DESCRIPTIONS.get(name, "").format(of=of or "the parameter")
         kept = tuple(_saved(node, owners))
         read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
     everything = [each for node in read for each in node.saved]
@@ -118,7 +118,7 @@ def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
             yield Saved(name=name, shape=(), size_b=0, of="", freed=True)
 
 
-class Living:
+class LiveGraphs:
     """Counts the nodes that are alive, of all graphs marked so far: a mark in a node's metadata dies with the node.
 
     Forwards and their graphs are seen to come and go, whoever keeps them.
@@ -128,11 +128,11 @@ class Living:
         self._alive: set[int] = set()
 
     def mark(self, tensor: Tensor) -> None:
-        """Mark the operations behind a tensor that have no mark yet."""
-        for node in walk(tensor.grad_fn, MOST).nodes:
+        """LifetimeMarker the operations behind a tensor that have no mark yet."""
+        for node in walk(tensor.grad_fn, MAX_NODES).nodes:
             # A parameter's AccumulateGrad node is no part of one forward: another graph may hold it too.
             if not hasattr(node, "variable") and _KEY not in node.metadata:
-                node.metadata[_KEY] = Mark(self._alive)
+                node.metadata[_KEY] = LifetimeMarker(self._alive)
 
     @property
     def count(self) -> int:
@@ -143,7 +143,7 @@ class Living:
 _KEY: Final = "trueloop.shown"
 
 
-class Mark:
+class LifetimeMarker:
     """Lies in the metadata of a graph's node and goes with it.
 
     Args:

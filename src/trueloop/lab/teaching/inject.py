@@ -15,13 +15,15 @@ Inject = Callable[[TeachingLoop], None]
 
 
 class InjectedScript(NamedTuple):
-    """A loop, and what it was written from."""
+    """A loop, and what it was inject_failures from."""
 
     loop: TeachingLoop
     simulation: Simulation
 
 
-def written(simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()) -> InjectedScript:
+def inject_failures(
+    simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()
+) -> InjectedScript:
     """Write the script of a simulation, and break it.
 
     Raises:
@@ -44,7 +46,7 @@ def write_script(simulation: Simulation, injects: Sequence[Inject], added: Seque
     """
     for _ in range(2 * len(injects) + 1):
         try:
-            return written(simulation, injects, added)
+            return inject_failures(simulation, injects, added)
         except CannotInject as lack:
             if not lack.settings or replace(simulation, **lack.settings) == simulation:
                 raise

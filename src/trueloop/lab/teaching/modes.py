@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.lab.teaching.cell_arithmetic import shown
-from trueloop.lab.teaching.tracing import Marked, play
+from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 
 Side = Literal["left", "right"]
 MARKS: Final = ("built", "left", "refused", "right")
@@ -56,7 +56,7 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class ForwardPass:
     """One forward of one side."""
 
     means: tuple[Statistic, ...]
@@ -86,9 +86,9 @@ class Compared:
     text: str
     printed: str
     inputs: Cells
-    left: tuple[Passed, ...]
+    left: tuple[ForwardPass, ...]
     """Empty where torch refused, as it does with a batch of one."""
-    right: tuple[Passed, ...]
+    right: tuple[ForwardPass, ...]
     lines: tuple[int, int]
     """Of the program's two forwards."""
     refused: str
@@ -158,8 +158,8 @@ def compare(modes: Modes) -> Compared:
 
     Cost: about 1 ms per pass.
     """
-    text, notes = program(modes), _Notes(modes)
-    printed = play(text, MARKS, notes.take)
+    text, notes = program(modes), _Recorder(modes)
+    printed = run_marked(text, MARKS, notes.record_line)
     return Compared(
         text=text,
         printed=printed,
@@ -188,20 +188,20 @@ class _Layers:
     dropped: Tensor
 
 
-class _Notes:
+class _Recorder:
     """Puts hooks on both networks, and writes down what they see."""
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
         self._seen: dict[Side, _Layers] = {}
         self._outputs: dict[Side, Tensor] = {}
-        self.passed: dict[Side, list[Passed]] = {"left": [], "right": []}
+        self.passed: dict[Side, list[ForwardPass]] = {"left": [], "right": []}
         self.lines: dict[str, int] = {}
         self.running_means: list[tuple[float, ...]] = []
         self.inputs: Cells = ()
         self.refused = ""
 
-    def take(self, marked: Marked, program: Mapping[str, Any]) -> None:
+    def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
         """Hear what the program holds after a line."""
         self.lines[marked.mark] = marked.line
         if marked.mark == "built":
@@ -254,7 +254,7 @@ class _Notes:
         seen, outputs, before = self._seen[side], outputs.detach(), self._outputs.get(side)
         means, variances = self._statistics(seen)
         self.passed[side].append(
-            Passed(
+            ForwardPass(
                 means=means,
                 variances=variances,
                 normalised=_cells(seen.normalised),
@@ -303,7 +303,7 @@ class _Notes:
     def _dropout_sums(self, seen: _Layers) -> Cells:
         p = self._modes.dropout
 
-        def told(given: float, kept: bool, made: float) -> str:
+        def describe(given: float, kept: bool, made: float) -> str:
             if not seen.dropout.training:
                 return f"{shown(made)}, as it is: eval mode drops nothing"
             return (
@@ -311,7 +311,7 @@ class _Notes:
             )
 
         rows = zip(seen.activated.tolist(), seen.kept.tolist(), seen.dropped.tolist(), strict=True)
-        return tuple(tuple(told(*cell) for cell in zip(*row, strict=True)) for row in rows)
+        return tuple(tuple(describe(*cell) for cell in zip(*row, strict=True)) for row in rows)
 
 
 def _norm_sums(seen: _Layers) -> Cells:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.teaching.programs.one_step import OneStep, one_step, too_large
-from trueloop.lab.teaching.run_snippet import Shown
+from trueloop.lab.teaching.run_snippet import SnippetRunner
 
 NUMBERS_SHOWN = 48  # of a micro-batch
 MICRO_BATCHES_SHOWN = 6
@@ -118,7 +118,7 @@ def step(asked: OneStep) -> Step:
     made = asked.plan()
     if too_large(made):
         raise ValueError(too_large(made))
-    shown = Shown()
+    shown = SnippetRunner()
     shown.run(one_step(asked))
     scope = shown.names
     seen: list[tuple[Any, ...]] = scope["seen"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trueloop.lab.teaching import graph
 from trueloop.lab.teaching.cell_arithmetic import Sums, shown
 from trueloop.lab.teaching.formulas import Formula, Read, formulas
-from trueloop.lab.teaching.tracing import Marked, play
+from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 from trueloop.lab.teaching.worked_programs import MARKS, Six, program
 
 Role = Literal["data", "parameter", "result", "gradient", "state", "rate"]
@@ -28,7 +28,7 @@ LAYERS: Final = ("model", "first", "second")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TensorState:
     """One tensor at one moment."""
 
     name: str
@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class LineState:
     """What is there after one line."""
 
     operation: str
@@ -61,7 +61,7 @@ class Moment:
     """Updates that have begun; 0 = training has not."""
     code: str
     says: str
-    changes: tuple[Seen, ...]
+    changes: tuple[TensorState, ...]
     """Tensors that the line has made, replaced, changed or set to None; all others are as they were."""
     gone: tuple[str, ...]
     """Names that stand for nothing any more: the gradient of an output whose name now means another."""
@@ -72,7 +72,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class TensorGroup:
     """A tensor and what belongs to it, over the whole run."""
 
     name: str
@@ -87,8 +87,8 @@ class Trace:
 
     text: str
     printed: str
-    cards: tuple[Card, ...]
-    moments: tuple[Moment, ...]
+    cards: tuple[TensorGroup, ...]
+    moments: tuple[LineState, ...]
     graphs: tuple[graph.Graph, ...]
     """Each that differs from the one before."""
     refused: str
@@ -104,47 +104,47 @@ def trace(six: Six) -> Trace:
     Cost: about 1 ms per line.
     """
     text = program(six)
-    notes = _Notes(six)
-    printed = play(text, MARKS, notes.take)
+    notes = _Recorder(six)
+    printed = run_marked(text, MARKS, notes.record_line)
     return Trace(
         text=text,
         printed=printed,
-        cards=tuple(_cards(notes.moments)),
+        cards=tuple(_tensor_groups(notes.moments)),
         moments=tuple(notes.moments),
         graphs=tuple(notes.graphs),
         refused=notes.refused,
     )
 
 
-class _Notes:
+class _Recorder:
     """Writes moments down, each against the one before."""
 
     def __init__(self, six: Six) -> None:
         self._six = six
-        self.moments: list[Moment] = []
+        self.moments: list[LineState] = []
         self.graphs: list[graph.Graph] = []
         self.refused = ""
         self._before: Values = {}
-        self._living = graph.Living()
+        self._living = graph.LiveGraphs()
         self._root = ""
         self._update = 0
 
-    def take(self, marked: Marked, program: Mapping[str, Any]) -> None:
+    def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
         """Hear what the program holds after a line."""
         # An update has begun when its first line has run: the batch, or the forward where there is but one batch.
         self._update += marked.mark == ("batch" if self._six.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
         named = _named(program)
-        self._see(marked, named)
+        self._read_graph(marked, named)
         values = _values(program, named)
         changes = tuple(self._changes(marked, values))
         self.moments.append(
-            Moment(
+            LineState(
                 operation=marked.mark,
                 line=marked.line,
                 update=self._update,
                 code=marked.text,
-                says=self._says(marked, values),
+                says=self._describe(marked, values),
                 changes=changes,
                 gone=tuple(name for name in self._before if name not in values),
                 graph=len(self.graphs) - 1 if self.graphs else None,
@@ -153,7 +153,7 @@ class _Notes:
         )
         self._before = values
 
-    def _see(self, marked: Marked, named: Mapping[str, Tensor]) -> None:
+    def _read_graph(self, marked: MarkedLine, named: Mapping[str, Tensor]) -> None:
         """Read the graph of the latest result that has one."""
         made = next((name for name in marked.assigns if name in named and named[name].grad_fn is not None), None)
         if made is not None:
@@ -164,18 +164,18 @@ class _Notes:
             if not self.graphs or self.graphs[-1] != seen:
                 self.graphs.append(seen)
 
-    def _says(self, marked: Marked, values: Values) -> str:
+    def _describe(self, marked: MarkedLine, values: Values) -> str:
         saved = self.graphs[-1].saved_b if self.graphs else 0
-        return _SAYS[marked.mark].format(alive=self._living.count, saved=saved, **_numbers(values))
+        return _DESCRIPTIONS[marked.mark].format(alive=self._living.count, saved=saved, **_numbers(values))
 
-    def _changes(self, marked: Marked, values: Values) -> Iterator[Seen]:
+    def _changes(self, marked: MarkedLine, values: Values) -> Iterator[TensorState]:
         known = formulas(self._six, marked, self._before, values, self._update)
         for name, value in values.items():
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):
                 continue
-            formula = known.get(name, _GIVEN)
-            yield Seen(
+            formula = known.get(name, _NO_FORMULA)
+            yield TensorState(
                 name=name,
                 role=_role(name),
                 of=_owner(name),
@@ -189,14 +189,14 @@ class _Notes:
             )
 
 
-def _cards(moments: Sequence[Moment]) -> Iterator[Card]:
+def _tensor_groups(moments: Sequence[LineState]) -> Iterator[TensorGroup]:
     """Yield every tensor that there ever was, with its parts."""
     roles: dict[str, Role] = {shown.name: shown.role for moment in moments for shown in moment.changes}
     owned = {shown.name: shown.of for moment in moments for shown in moment.changes}
     for name, role in sorted(roles.items(), key=lambda each: (_ORDER.index(each[1]), each[0] == "targets")):
         if not owned[name]:
             parts = sorted((part for part, owner in owned.items() if owner == name), key=lambda each: roles[each])
-            yield Card(name=name, role=role, parts=tuple(parts))
+            yield TensorGroup(name=name, role=role, parts=tuple(parts))
 
 
 def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -273,10 +273,10 @@ def _numbers(values: Values) -> dict[str, str]:
     return {name: "" if value is None else shown(value.item()) for name, value in found.items()}
 
 
-_GIVEN: Final = Formula(words="", sums=[])
+_NO_FORMULA: Final = Formula(words="", sums=[])
 _STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
-_SAYS: Final = {
+_DESCRIPTIONS: Final = {
     "built": "Model, loss, optimizer and schedule are there. No gradient, no graph yet.",
     "batch": "The next batch is drawn; all the rest stays as it is.",
     "forward": "Inputs become outputs. torch notes down each operation in a graph: {alive} are alive, and this one "

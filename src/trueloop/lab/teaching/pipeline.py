@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_percent
 from trueloop.lab.teaching.programs.pipeline import EPOCHS, Pipeline, PipelineProgram, pipeline
-from trueloop.lab.teaching.run_snippet import Shown
+from trueloop.lab.teaching.run_snippet import SnippetRunner
 
 CLASSES = 3
 
@@ -63,7 +63,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class PipelineRun:
     """All of it: the dataset, for every epoch each rank's draw, and what there is to say about it."""
 
     examples: tuple[Example, ...]
@@ -72,7 +72,7 @@ class Drawn:
     printed: tuple[str, ...]
 
 
-class _Noted(Sampler[int]):
+class _RecordingSampler(Sampler[int]):
     """A sampler that notes what it gives, once per pass."""
 
     def __init__(self, inner: Any) -> None:
@@ -90,17 +90,17 @@ class _Noted(Sampler[int]):
         return len(self.inner)
 
 
-def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
+def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> PipelineRun:
     """Run the program of these settings and read off what happened.
 
     Raises:
         InvalidConfig: torch refuses the settings; its own words are the reason given.
     """
     program = program or pipeline(asked)
-    shown = _built(program)
+    shown = _build(program)
     scope = shown.names
     loaders = [loader for _, loader in scope["ranks"]] if "ranks" in scope else [scope["loader"]]
-    noted = [_Noted(loader.batch_sampler.sampler) for loader in loaders]
+    noted = [_RecordingSampler(loader.batch_sampler.sampler) for loader in loaders]
     for loader, notes in zip(loaders, noted, strict=True):
         loader.batch_sampler.sampler = notes
     with warnings.catch_warnings(record=True) as warned:
@@ -112,22 +112,22 @@ def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
         ranks = batches if "ranks" in scope else [batches]
         orders = [notes.passes[place] for notes in noted]
         epochs.append(tuple(_draws(orders, ranks)))
-    return Drawn(
+    return PipelineRun(
         examples=examples,
         epochs=tuple(epochs),
-        facts=(*_facts(asked, examples, epochs), *_told(warned)),
+        facts=(*_facts(asked, examples, epochs), *_describe_facts(warned)),
         printed=tuple(shown.printed),
     )
 
 
-def _told(warned: list[warnings.WarningMessage]) -> Iterator[str]:
+def _describe_facts(warned: list[warnings.WarningMessage]) -> Iterator[str]:
     """Pass on what torch warns of, without its advice, once for each."""
     for message in dict.fromkeys(str(warning.message) for warning in warned):
         yield f"torch warns: {message.partition(', which is')[0].rstrip('.')}."
 
 
-def _built(program: PipelineProgram) -> Shown:
-    shown = Shown()
+def _build(program: PipelineProgram) -> SnippetRunner:
+    shown = SnippetRunner()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same ones come when the loaders are drawn from

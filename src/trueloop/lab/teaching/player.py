@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.teaching.datasets import Added
-from trueloop.lab.teaching.graph import Mark
+from trueloop.lab.teaching.graph import LifetimeMarker
 from trueloop.lab.teaching.memory import Meter
 from trueloop.lab.teaching.program import Program
 
-MOST_BY_HAND: Final = 500  # changes of one run
+MAX_EDITS: Final = 500  # changes of one run
 KEY: Final = "trueloop.lab"  # of our mark in the metadata of a graph
 
 
@@ -54,28 +54,28 @@ class Play:
 
     Args:
         program: the script; its names are those that `teaching_loop` gives.
-        hear: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
+        before_batch: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
         clip: the norm that the script cuts gradients to; 0 = none.
         memory_share: of the time that measuring memory may take; 1 = measured whenever there is something to see.
-        aside: a context in which nothing that is done is taken for the script's doing.
+        isolated: a context in which nothing that is done is taken for the script's doing.
     """
 
     def __init__(
         self,
         program: Program,
-        hear: Callable[[Play], None],
+        before_batch: Callable[[Play], None],
         *,
         clip: float = 0.0,
         memory_share: float = 0.05,
-        aside: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+        isolated: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        self.program, self.aside = program, aside
-        self._hear, self._clip = hear, clip
+        self.program, self.isolated = program, isolated
+        self._before_batch, self._clip = before_batch, clip
         self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
         """Of updates since `take` was called last."""
-        self.by_hand: list[str] = []
+        self.edits: list[str] = []
         """What was changed while the script ran, in words."""
         self.first_not_finite: int | None = None
         """The update whose loss was the first that is not finite."""
@@ -86,10 +86,10 @@ class Play:
         self._alive = set[int]()
         self._peak = self._began = self._swept = 0
         self._losses = self._evaluated = 0
-        self._norm: tuple[Any, float, float] = (None, 0.0, 0.0)
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._latest_norm: tuple[Any, float, float] = (None, 0.0, 0.0)
+        self._pending_changes: list[tuple[int, Callable[[], None]]] = []
         """Changes of the points: by how many, and what makes it."""
-        self._touched = False
+        self._points_changed = False
 
     def run(self) -> None:
         """Run the script to its end.
@@ -99,9 +99,9 @@ class Play:
             Exception: what the script raises.
         """
         self._peak = self._began = self._meter.read()
-        with self._attached():
+        with self._hooks_installed():
             self.program.run()
-        self._note_evaluations()
+        self._record_evaluations()
 
     @property
     def model(self) -> nn.Module:
@@ -124,7 +124,7 @@ class Play:
 
     def take(self) -> Curves:
         """Return the points of the curves since this was last asked."""
-        self._note_evaluations()
+        self._record_evaluations()
         taken, self.curves = self.curves, Curves()
         return taken
 
@@ -148,13 +148,13 @@ class Play:
         if len(index) != tensor.dim() or not all(0 <= i < size for i, size in zip(index, tensor.shape, strict=True)):
             raise InvalidConfig(f"{parameter} has no {list(index)}.", fix=f"Its shape is {list(tensor.shape)}.")
         self._record(f"{parameter}{list(index)} = {value!r}")
-        with self.aside(), torch.no_grad():
+        with self.isolated(), torch.no_grad():
             tensor.data[index] = value
 
     def _record(self, words: str) -> None:
-        if len(self.by_hand) >= MOST_BY_HAND:
-            raise InvalidConfig(f"{MOST_BY_HAND} changes were made by hand in this run.", fix="Begin another one.")
-        self.by_hand.append(f"update {self.update}: {words}")
+        if len(self.edits) >= MAX_EDITS:
+            raise InvalidConfig(f"{MAX_EDITS} changes were made by hand in this run.", fix="Begin another one.")
+        self.edits.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
         """Add a training point, from the next epoch on.
@@ -162,7 +162,7 @@ class Play:
         Raises:
             InvalidConfig: the script's sampler cannot follow, or too much was changed.
         """
-        self._may_change_points()
+        self._check_points_can_change()
         self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
 
         def now() -> None:
@@ -172,7 +172,7 @@ class Play:
                 torch.cat([labels, labels.new_tensor([point.label])]),
             )
 
-        self._waiting.append((1, now))
+        self._pending_changes.append((1, now))
 
     def remove(self, x: float, y: float) -> None:
         """Take the training point away that is nearest, from the next epoch on.
@@ -180,7 +180,7 @@ class Play:
         Raises:
             InvalidConfig: the script's sampler cannot follow, or too much was changed.
         """
-        self._may_change_points()
+        self._check_points_can_change()
         self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
 
         def now() -> None:
@@ -189,9 +189,9 @@ class Play:
             rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2
             self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
 
-        self._waiting.append((-1, now))
+        self._pending_changes.append((-1, now))
 
-    def _may_change_points(self) -> None:
+    def _check_points_can_change(self) -> None:
         if isinstance(self.program.names["train_loader"].sampler, DistributedSampler):
             raise InvalidConfig(
                 "The points of this run cannot change: its sampler counted them when it was made.",
@@ -201,7 +201,7 @@ class Play:
     # What stands around the script ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _attached(self) -> Generator[None]:
+    def _hooks_installed(self) -> Generator[None]:
         iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
         start, draw = DataLoader.__iter__, iterator.__next__
 
@@ -214,8 +214,8 @@ class Play:
 
         def __next__(drawing: Any) -> Any:  # noqa: N807
             if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
-                self._keep_to_the_schedule()
-                self._hear(self)
+                self._stop_after_schedule()
+                self._before_batch(self)
             else:
                 held = self._meter.read()
                 self._peak = max(self._peak, held)
@@ -225,7 +225,7 @@ class Play:
         hooks = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
-            register_module_forward_hook(self._called),
+            register_module_forward_hook(self._after_forward),
         ]
         cast("Any", DataLoader).__iter__, iterator.__next__ = __iter__, __next__
         try:
@@ -236,7 +236,7 @@ class Play:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
-        self._note_evaluations()  # now, while the count of updates is that of the evaluation
+        self._record_evaluations()  # now, while the count of updates is that of the evaluation
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
@@ -244,40 +244,40 @@ class Play:
                 float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
             )
             self.half = math.ceil(4.4 * reach) / 4
-        if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
-            with self.aside():
-                for _, change in self._waiting:
+        if self._pending_changes and not self._leaves_batch_of_one(sum(by for by, _ in self._pending_changes)):
+            with self.isolated():
+                for _, change in self._pending_changes:
                     change()
-            self._waiting, self._touched = [], True
+            self._pending_changes, self._points_changed = [], True
 
-    def _keep_to_the_schedule(self) -> None:
+    def _stop_after_schedule(self) -> None:
         """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
         total = self.program.names.get("total_updates", math.inf)
         schedule = self.program.names.get("scheduler")
         done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # it raises past its end
-        if self._touched and done >= total:
+        if self._points_changed and done >= total:
             raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
-    def _leaves_one(self, changes: int) -> bool:
+    def _leaves_batch_of_one(self, changes: int) -> bool:
         """True where a batch normalisation would meet a batch of one point, and raise."""
         names = self.program.names
         left = (len(names["train_set"]) + changes) % names["batch_size"]
         return left == 1 and any(isinstance(module, nn.BatchNorm1d) for module in self.model.modules())
 
-    def _called(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module is self.program.names.get("model") and isinstance(output, Tensor) and output.grad_fn is not None:
-            cast("Any", output.grad_fn).metadata[KEY] = Mark(self._alive)
+            cast("Any", output.grad_fn).metadata[KEY] = LifetimeMarker(self._alive)
 
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         used = math.hypot(*torch.stack(torch._foreach_norm(gradients)).tolist()) if gradients else 0.0  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         whole: Any = self.program.names.get("norm")
-        if whole is not None and whole is not self._norm[0]:
+        if whole is not None and whole is not self._latest_norm[0]:
             cut = min(float(whole), self._clip)
             used_now = float(whole) if math.isclose(used, cut, rel_tol=1e-3, abs_tol=1e-9) else used
         else:
             used_now = used
-        self._norm = (whole, used_now, optimizer.param_groups[0]["lr"])
+        self._latest_norm = (whole, used_now, optimizer.param_groups[0]["lr"])
 
     def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
         losses = self.program.names.get("losses", [])
@@ -288,11 +288,11 @@ class Play:
         curves = self.curves
         curves.update.append(self.update)
         curves.loss.append(loss)
-        curves.norm.append(self._norm[1])
-        curves.rate.append(float(self._norm[2]))
+        curves.norm.append(self._latest_norm[1])
+        curves.rate.append(float(self._latest_norm[2]))
         self.update += 1
 
-    def _note_evaluations(self) -> None:
+    def _record_evaluations(self) -> None:
         evaluations = self.program.names.get("evaluations", [])
         for loss, accuracy in evaluations[self._evaluated :]:
             self.curves.evaluations.append((self.update, float(loss), float(accuracy)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trueloop.lab.teaching.run_snippet import Text
+from trueloop.lab.teaching.run_snippet import SourceLoader
 
 
 class Program:
@@ -40,6 +40,6 @@ class Program:
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                Text(self.text, self.name).exec_module(self.module)
+                SourceLoader(self.text, self.name).exec_module(self.module)
         finally:
             torch.set_default_dtype(dtype)

@@ -6,10 +6,10 @@ from importlib.abc import InspectLoader
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-NAME: Final = "<as shown>"
+FILE_NAME: Final = "<as shown>"
 
 
-class Shown:
+class SnippetRunner:
     """A program that trueloop has written itself from checked settings, never one that a request brought."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Shown:
         """Every name the program has bound so far."""
         self.printed: list[str] = []
         """What it has printed, a call at a time."""
-        self.names["print"] = self._keep
+        self.names["print"] = self._capture_print
 
     def run(self, text: str) -> None:
         """Run the program, or its next part: several parts run as if they were one file.
@@ -26,13 +26,13 @@ class Shown:
         Raises:
             Exception: whatever leaves the program.
         """
-        Text(text, NAME).exec_module(self._module)
+        SourceLoader(text, FILE_NAME).exec_module(self._module)
 
-    def _keep(self, *values: object) -> None:
+    def _capture_print(self, *values: object) -> None:
         self.printed.append(" ".join(map(str, values)))
 
 
-class Text(InspectLoader):
+class SourceLoader(InspectLoader):
     """Gives Python the code of a text, as an import of a file would.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch.random import fork_rng
 
-from trueloop.lab.teaching.run_snippet import Shown
+from trueloop.lab.teaching.run_snippet import SnippetRunner
 
 _PROGRAM: Final = """\
 import statistics
@@ -159,7 +159,7 @@ def measure(forward: Forward) -> Measured:
         dropout=repr(forward.dropout),
         turns=forward.turns,
     )
-    ran = Shown()
+    ran = SnippetRunner()
     with fork_rng(devices=[]):
         ran.run(text)
     ways = tuple(_way(name, ran.names) for name in ran.names["figures"])

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from trueloop.lab.teaching.simulation import Simulation
 
 SCENARIO_NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
-CHANCE: Final = math.log(2)  # the loss of a guess between two classes
-SMOOTH: Final = 20  # updates that a loss is averaged over before it is compared
+CHANCE_LOSS: Final = math.log(2)  # the loss of a guess between two classes
+SMOOTHING_UPDATES: Final = 20  # updates that a loss is averaged over before it is compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,27 +59,27 @@ class Scenario:
     """Gets a record for each variant."""
 
 
-def reached(record: Record, loss: float) -> int | None:
-    """Return the update from which the mean loss of the latest `SMOOTH` is below ``loss``; None = never."""
-    for end in range(SMOOTH, len(record.loss) + 1):
-        if fmean(record.loss[end - SMOOTH : end]) < loss:
+def update_reaching(record: Record, loss: float) -> int | None:
+    """Return the update from which the mean loss of the latest `SMOOTHING_UPDATES` is below ``loss``; None = never."""
+    for end in range(SMOOTHING_UPDATES, len(record.loss) + 1):
+        if fmean(record.loss[end - SMOOTHING_UPDATES : end]) < loss:
             return end
     return None
 
 
 def _rate(records: Sequence[Record]) -> Verdict:
-    low, high = ([fmean(each.loss[:SMOOTH]), fmean(each.loss[-SMOOTH:])] for each in records)
-    trains, blows_up = low[1] < low[0] / 2, not high[1] < high[0] or high[1] > 2 * CHANCE
+    low, high = ([fmean(each.loss[:SMOOTHING_UPDATES]), fmean(each.loss[-SMOOTHING_UPDATES:])] for each in records)
+    trains, blows_up = low[1] < low[0] / 2, not high[1] < high[0] or high[1] > 2 * CHANCE_LOSS
     return Verdict(
         f"At 0.01 the loss went from {low[0]:.3f} to {low[1]:.3f}; at 1.0 from {high[0]:.3f} to {high[1]:.3f}, with "
-        f"{max(records[1].loss):.3g} at its worst. Guessing costs {CHANCE:.3f}.",
+        f"{max(records[1].loss):.3g} at its worst. Guessing costs {CHANCE_LOSS:.3f}.",
         trains and blows_up,
     )
 
 
 def _adam(records: Sequence[Record]) -> Verdict:
     target = 0.3
-    adam, *others = (reached(each, target) for each in records)
+    adam, *others = (update_reaching(each, target) for each in records)
     if adam is None:
         return Verdict(f"Adam never reached a loss of {target}.", holds=False)
     words: list[str] = []
@@ -128,7 +128,7 @@ def _no_grad(records: Sequence[Record]) -> Verdict:
 
 
 def _cosine(records: Sequence[Record]) -> Verdict:
-    constant, cosine = (fmean(each.loss[-2 * SMOOTH :]) for each in records)
+    constant, cosine = (fmean(each.loss[-2 * SMOOTHING_UPDATES :]) for each in records)
     held_constant, held_cosine = (each.evaluations[-1][1] for each in records)
     return Verdict(
         f"Training loss at the end: {constant:.3f} at a constant rate, {cosine:.3f} with cosine. On held-out points: "
@@ -143,7 +143,7 @@ _NOISY: Final = Simulation(dataset="spiral", noise=0.1, epochs=60, optimizer="mo
 _SWEPT: Final = Simulation(dataset="moons", samples=1000, batch=4, epochs=1)
 
 
-def _given(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> Variant:
+def _variant(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> Variant:
     return Variant(label=label, simulation=replace(simulation, **changes), bugs=bugs)
 
 
@@ -152,8 +152,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         title="Too high a learning rate",
         claim="A learning rate of 0.01 trains, and one of 1.0 blows up.",
         variants=(
-            _given(_SPIRAL, "rate 0.01", optimizer="momentum", learning_rate=0.01),
-            _given(_SPIRAL, "rate 1.0", optimizer="momentum", learning_rate=1.0),
+            _variant(_SPIRAL, "rate 0.01", optimizer="momentum", learning_rate=0.01),
+            _variant(_SPIRAL, "rate 1.0", optimizer="momentum", learning_rate=1.0),
         ),
         judge=_rate,
     ),
@@ -161,10 +161,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         title="Adam against SGD",
         claim="Adam reaches a loss 3 to 5 times sooner than SGD.",
         variants=(
-            _given(_CIRCLES, "Adam, 0.01", optimizer="adam"),
-            _given(_CIRCLES, "SGD, 0.01", optimizer="sgd"),
-            _given(_CIRCLES, "SGD, 0.1", optimizer="sgd", learning_rate=0.1),
-            _given(_CIRCLES, "SGD, 0.3", optimizer="sgd", learning_rate=0.3),
+            _variant(_CIRCLES, "Adam, 0.01", optimizer="adam"),
+            _variant(_CIRCLES, "SGD, 0.01", optimizer="sgd"),
+            _variant(_CIRCLES, "SGD, 0.1", optimizer="sgd", learning_rate=0.1),
+            _variant(_CIRCLES, "SGD, 0.3", optimizer="sgd", learning_rate=0.3),
         ),
         judge=_adam,
     ),
@@ -172,21 +172,21 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         title="zero_grad left out",
         claim="Without zero_grad the loss oscillates, and the norm of the gradient grows.",
         variants=(
-            _given(_CIRCLES, "cleared", optimizer="sgd", learning_rate=0.1, epochs=40),
-            _given(_CIRCLES, "never cleared", "GRD001", optimizer="sgd", learning_rate=0.1, epochs=40),
+            _variant(_CIRCLES, "cleared", optimizer="sgd", learning_rate=0.1, epochs=40),
+            _variant(_CIRCLES, "never cleared", "GRD001", optimizer="sgd", learning_rate=0.1, epochs=40),
         ),
         judge=_clearing,
     ),
     "no_grad": Scenario(
         title="Evaluation without no_grad",
         claim="Evaluation without no_grad grows memory; with it, memory stays flat.",
-        variants=(_given(_SWEPT, "no_grad"), _given(_SWEPT, "without", no_grad=False)),
+        variants=(_variant(_SWEPT, "no_grad"), _variant(_SWEPT, "without", no_grad=False)),
         judge=_no_grad,
     ),
     "cosine": Scenario(
         title="Cosine against a constant rate",
         claim="With a cosine schedule the loss ends lower than at a constant rate.",
-        variants=(_given(_NOISY, "constant"), _given(_NOISY, "cosine", schedule="cosine")),
+        variants=(_variant(_NOISY, "constant"), _variant(_NOISY, "cosine", schedule="cosine")),
         judge=_cosine,
     ),
 }

@@ -64,8 +64,8 @@ class Pair(NamedTuple):
 
     def key(self, *versions: str) -> str:
         """Return a name for what running both would tell: of their text, the seeds, the versions of who runs them."""
-        told = "\0".join([self.healthy, self.broken, str(SEEDS), str(POINTS), str(FORMAT), *versions])
-        return hashlib.sha256(told.encode()).hexdigest()[:40]
+        data = "\0".join([self.healthy, self.broken, str(SEEDS), str(POINTS), str(FORMAT), *versions])
+        return hashlib.sha256(data.encode()).hexdigest()[:40]
 
 
 def pair(inject: Inject, seed: int = 0) -> Pair:
@@ -96,16 +96,16 @@ class Recording:
         values.append(float(value))
 
 
-def recording(told: Mapping[str, Any]) -> Recording:
-    """Return a recording from its fields as JSON has them.
+def parse_recording(data: Mapping[str, Any]) -> Recording:
+    """Return a parse_recording from its fields as JSON has them.
 
     Raises:
         KeyError, TypeError, ValueError: they are not those of one.
     """
-    curves = {name: told["curves"][name] for name in QUANTITIES}
+    curves = {name: data["curves"][name] for name in QUANTITIES}
     return Recording(
         curves={name: (list(updates), list(map(float, values))) for name, (updates, values) in curves.items()},
-        raised=str(told["raised"]),
+        raised=str(data["raised"]),
     )
 
 
@@ -123,12 +123,12 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     recorded = Recording()
     gc.collect()  # what an earlier run has left is not to go in the middle of this one, when its memory is read
 
-    def hear(play: Play) -> None:
+    def before_batch(play: Play) -> None:
         _take(play, recorded)  # evaluations are noted where they are asked for
         recorded.add("graphs", play.update, play.graphs)
         recorded.add("memory", play.update, max(0.0, play.memory_mib()))
 
-    play = Play(Program(text), hear, clip=simulation.clip)
+    play = Play(Program(text), before_batch, clip=simulation.clip)
     try:
         around(play)
     except Exception as error:  # noqa: BLE001 - what a broken script raises is a part of its signature
@@ -137,14 +137,14 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     return recorded
 
 
-def _take(play: Play, recording: Recording) -> None:
+def _take(play: Play, parse_recording: Recording) -> None:
     taken = play.take()
     for update, loss, norm, rate in zip(taken.update, taken.loss, taken.norm, taken.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
-            recording.add(name, update, value)
+            parse_recording.add(name, update, value)
     for update, loss, accuracy in taken.evaluations:
-        recording.add("held_out", update, loss)
-        recording.add("accuracy", update, accuracy)
+        parse_recording.add("held_out", update, loss)
+        parse_recording.add("accuracy", update, accuracy)
 
 
 def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -205,12 +205,12 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
         for which, band in bands.items()
     }
     apart = _apart(bands["healthy"], bands["broken"], FLOORS.get(name, 0.0))
-    told = {"name": name, "title": title, "words": _words(bands, apart), "apart": round(apart, 4), "log": log}
-    return {**told, "low": low, "high": high, "last": round(last), **drawn}
+    data = {"name": name, "title": title, "words": _words(bands, apart), "apart": round(apart, 4), "log": log}
+    return {**data, "low": low, "high": high, "last": round(last), **drawn}
 
 
 def _band(name: str, recordings: Sequence[Recording]) -> _Band:
-    binned = [_binned(*recording.curves[name]) for recording in recordings]
+    binned = [_binned(*parse_recording.curves[name]) for parse_recording in recordings]
     count = min((len(each) for each in binned), default=0)
     updates = [binned[0][place][0] for place in range(count)]
     finite = [
@@ -218,8 +218,8 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
     ]  # at each place, of the seeds
     lost = [
         update
-        for recording in recordings
-        for update, value in zip(*recording.curves[name], strict=True)
+        for parse_recording in recordings
+        for update, value in zip(*parse_recording.curves[name], strict=True)
         if not math.isfinite(value)
     ]
     return _Band(

@@ -17,11 +17,11 @@ from typing import Any
 
 from torch.random import fork_rng
 
-from trueloop.lab.teaching.run_snippet import NAME, Shown
+from trueloop.lab.teaching.run_snippet import FILE_NAME, SnippetRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class MarkedLine:
     """A line that has just run."""
 
     mark: str
@@ -33,11 +33,11 @@ class Marked:
     """Names it has bound."""
 
 
-Observer = Callable[[Marked, Mapping[str, Any]], None]
+Observer = Callable[[MarkedLine, Mapping[str, Any]], None]
 """Hears of a line with the program's variables after it; must not change them."""
 
 
-def play(text: str, marks: Collection[str], observe: Observer) -> str:
+def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
     """Run a program, and show what it holds after each marked line.
 
     Args:
@@ -50,7 +50,7 @@ def play(text: str, marks: Collection[str], observe: Observer) -> str:
 
     torch's global generator is left as it was. Not for two threads at once: the program may seed that generator.
     """
-    tracer, before, program = _Tracer(marked_lines(text, marks), observe), sys.gettrace(), Shown()
+    tracer, before, program = _Tracer(marked_lines(text, marks), observe), sys.gettrace(), SnippetRunner()
     with fork_rng(devices=[]):
         sys.settrace(tracer.enter)
         try:
@@ -60,20 +60,20 @@ def play(text: str, marks: Collection[str], observe: Observer) -> str:
     return "\n".join(program.printed)
 
 
-def marked_lines(text: str, marks: Collection[str]) -> dict[int, Marked]:
+def marked_lines(text: str, marks: Collection[str]) -> dict[int, MarkedLine]:
     """Find the lines a program marks by the comment at their end."""
-    assigns = _assigned(text)
-    rows, found = text.splitlines(), dict[int, Marked]()
+    assigns = _assigned_names(text)
+    rows, found = text.splitlines(), dict[int, MarkedLine]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         mark = token.string.removeprefix("#").partition(":")[0].strip()
         line, column = token.start
         if token.type == tokenize.COMMENT and mark in marks:
             code = rows[line - 1][:column].strip()
-            found[line] = Marked(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
+            found[line] = MarkedLine(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
     return found
 
 
-def _assigned(text: str) -> dict[int, tuple[str, ...]]:
+def _assigned_names(text: str) -> dict[int, tuple[str, ...]]:
     bound: dict[int, tuple[str, ...]] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign):
@@ -85,21 +85,21 @@ def _assigned(text: str) -> dict[int, tuple[str, ...]]:
 class _Tracer:
     """Waits for the line after a marked one: only then has the marked one done its work."""
 
-    def __init__(self, lines: Mapping[int, Marked], observe: Observer) -> None:
+    def __init__(self, lines: Mapping[int, MarkedLine], observe: Observer) -> None:
         self._lines, self._observe = lines, observe
-        self._pending: Marked | None = None
+        self._pending: MarkedLine | None = None
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
         """Follow the program's own lines, and none of torch's."""
-        return self._step if frame.f_code.co_filename == NAME and frame.f_code.co_name == "<module>" else None
+        return self._on_event if frame.f_code.co_filename == FILE_NAME and frame.f_code.co_name == "<module>" else None
 
-    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+    def _on_event(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "exception":
             self._pending = None
-            return self._step
+            return self._on_event
         pending, self._pending = self._pending, None
         if pending is not None:
             self._observe(pending, frame.f_globals)
         if event == "line":
             self._pending = self._lines.get(frame.f_lineno)
-        return self._step
+        return self._on_event

@@ -29,10 +29,10 @@ _Number = Annotated[int, Bounds(0, 1 << 53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """What the page may ask."""
 
-    do: Literal["tracks", "board", "script", "practise", "look", "submit", "entry", "replay"] = "tracks"
+    do: Literal["tracks", "board", "script", "practise", "poll", "submit", "entry", "replay"] = "tracks"
     track: Annotated[str, Bounds(1, 32), "the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
     seed: Annotated[int, Bounds(0, MAX_SEED), "of a practice run: everything random follows it"] = 1
@@ -41,10 +41,10 @@ class Asked:
     since: _Number = 0
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Answer one question of the page."""
     try:
-        return _ANSWERS[asked.do](asked)
+        return _ANSWERS[query.do](query)
     except (BoardError, MissingExtra) as error:
         raise InvalidConfig(error.what, why=error.why, fix=error.fix) from error
 
@@ -54,7 +54,7 @@ def _desk() -> SubmissionQueue:
     return SubmissionQueue()
 
 
-def _tracks(asked: Asked) -> dict[str, Any]:
+def _tracks(query: Query) -> dict[str, Any]:
     return {"tracks": [_track(track) for track in TRACKS.values()], "seeds": SEEDS, "misses": MAX_MISSES}
 
 
@@ -62,15 +62,15 @@ def _track(track: Track) -> dict[str, Any]:
     return {
         "name": track.name,
         "title": track.title,
-        "told": track.description,
+        "description": track.description,
         "target": track.target,
         "baseline": asdict(track.baseline),
         "model": highlight(track.model.rstrip()),
     }
 
 
-def _board(asked: Asked) -> dict[str, Any]:
-    desk, track = _desk(), find_track(asked.track)
+def _board(query: Query) -> dict[str, Any]:
+    desk, track = _desk(), find_track(query.track)
     desk.ensure_judging()
     board = desk.leaderboard
     boards = {by: standings(board.judged_entries(track.name, track.fingerprint), by) for by in BOARDS}
@@ -93,7 +93,11 @@ def _best(board: Leaderboard, track: Track) -> float | None:
 
 
 def _standing(row: Standing) -> dict[str, Any]:
-    return {**asdict(row), "config": json.loads(row.config), "changes": parse_entry(json.loads(row.config)).non_default_settings()}
+    return {
+        **asdict(row),
+        "config": json.loads(row.config),
+        "changes": parse_entry(json.loads(row.config)).non_default_settings(),
+    }
 
 
 def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
@@ -122,26 +126,26 @@ def _open(board: Leaderboard, row: Row) -> dict[str, Any]:
     }
 
 
-def _script(asked: Asked) -> dict[str, Any]:
-    track = find_track(asked.track)
-    return {"script": highlight(write_script(track, asked.entry, asked.seed, practice=True))}
+def _script(query: Query) -> dict[str, Any]:
+    track = find_track(query.track)
+    return {"script": highlight(write_script(track, query.entry, query.seed, practice=True))}
 
 
-def _practise(asked: Asked) -> dict[str, Any]:
-    desk, track = _desk(), find_track(asked.track)
-    if asked.id:
-        desk.stop(asked.id)
-    return {"id": desk.start_practice(track, asked.entry, asked.seed), **_script(asked)}
+def _practise(query: Query) -> dict[str, Any]:
+    desk, track = _desk(), find_track(query.track)
+    if query.id:
+        desk.stop(query.id)
+    return {"id": desk.start_practice(track, query.entry, query.seed), **_script(query)}
 
 
-def _look(asked: Asked) -> dict[str, Any]:
-    going = _desk().find_run(asked.id)
+def _poll(query: Query) -> dict[str, Any]:
+    going = _desk().find_run(query.id)
     done = going.done  # before the rest is read: it is whole then
     trouble = going.error
     return {
         "id": going.id,
         "done": done,
-        "points": going.curve[asked.since :],
+        "points": going.curve[query.since :],
         "trial": asdict(going.trial) if going.trial else None,
         "seeds": [{**asdict(seed), "same": seed.same} for seed in going.seeds],
         "same": going.replay.same if going.replay else None,
@@ -150,21 +154,23 @@ def _look(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _submit(asked: Asked) -> dict[str, Any]:
-    parse_record(ContestantName, {"name": asked.name})
-    return {"id": _desk().submit(find_track(asked.track), asked.entry, asked.name)}
+def _submit(query: Query) -> dict[str, Any]:
+    parse_record(ContestantName, {"name": query.name})
+    return {"id": _desk().submit(find_track(query.track), query.entry, query.name)}
 
 
-def _entry(asked: Asked) -> dict[str, Any]:
+def _entry(query: Query) -> dict[str, Any]:
     desk = _desk()
     board = desk.leaderboard
-    row = board.entry(asked.id)
+    row = board.entry(query.id)
     if row.is_open:
         desk.ensure_judging()
     config = json.loads(row.config)
     entry, track = parse_entry(config), TRACKS.get(row.track)
     same = track is not None and track.fingerprint == row.track_fingerprint
-    rows = standings(board.judged_entries(row.track, row.track_fingerprint), "updates") if same and not row.is_open else []
+    rows = (
+        standings(board.judged_entries(row.track, row.track_fingerprint), "updates") if same and not row.is_open else []
+    )
     mine = next((each for each in rows if row.id in each.ids), None)
     return {
         **_open(board, row),
@@ -184,16 +190,16 @@ def _entry(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _replay(asked: Asked) -> dict[str, Any]:
-    return {"id": _desk().start_replay(asked.id)}
+def _replay(query: Query) -> dict[str, Any]:
+    return {"id": _desk().start_replay(query.id)}
 
 
-_ANSWERS: Final[Mapping[str, Callable[[Asked], dict[str, Any]]]] = {
+_ANSWERS: Final[Mapping[str, Callable[[Query], dict[str, Any]]]] = {
     "tracks": _tracks,
     "board": _board,
     "script": _script,
     "practise": _practise,
-    "look": _look,
+    "poll": _poll,
     "submit": _submit,
     "entry": _entry,
     "replay": _replay,

@@ -50,7 +50,7 @@ Mark = TypeVar("Mark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """The sizes of a run, a goal if there is one, and where in the run one is."""
 
     dataset: Annotated[int, Bounds(1, 10**12), "N: examples in the training set"] = 10_000
@@ -69,22 +69,22 @@ class Asked:
     room: Annotated[int, Bounds(8, 240), "marks that fit side by side"] = 60
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Give the numbers with formulas and sentences, the timeline, and the code."""
     made = plan(
-        dataset=asked.dataset,
-        batch=asked.batch,
-        epochs=asked.epochs,
-        accumulate=asked.accumulate,
-        processes=asked.processes,
-        drop_last=asked.drop_last,
-        sample_bytes=asked.sample_bytes,
+        dataset=query.dataset,
+        batch=query.batch,
+        epochs=query.epochs,
+        accumulate=query.accumulate,
+        processes=query.processes,
+        drop_last=query.drop_last,
+        sample_bytes=query.sample_bytes,
     )
-    inside = min(asked.iteration, made.iterations_per_epoch - 1)
-    line = timeline(made, at=min(asked.epoch, made.epochs - 1) * made.iterations_per_epoch + inside, room=asked.room)
+    inside = min(query.iteration, made.iterations_per_epoch - 1)
+    line = timeline(made, at=min(query.epoch, made.epochs - 1) * made.iterations_per_epoch + inside, room=query.room)
     return {
         "rows": [
-            asdict(row) for row in rows(made) + goals(made, updates=asked.target_updates, update_ms=asked.update_ms)
+            asdict(row) for row in rows(made) + goals(made, updates=query.target_updates, update_ms=query.update_ms)
         ],
         "notes": list(made.notes),
         "timeline": _drawn(line, made),

@@ -16,17 +16,17 @@ NOISE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """Which one."""
 
     dataset: Annotated[Dataset, "what the points look like"] = "spiral"
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return [x, y, label] of some points, x and y from -1 to 1; none of digits where there is no scikit-learn."""
-    if asked.dataset == "digits" and find_spec("sklearn") is None:
+    if query.dataset == "digits" and find_spec("sklearn") is None:
         return {"points": []}
-    return {"points": _drawn(asked.dataset)}
+    return {"points": _drawn(query.dataset)}
 
 
 @cache

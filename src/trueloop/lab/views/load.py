@@ -32,7 +32,7 @@ def views() -> Mapping[str, View]:
     modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
     return {
         name: View(
-            module.Asked,
+            module.Query,
             module.answer,
             module.NEEDS_TORCH,
             getattr(module, "NEEDS_RUNS", False),

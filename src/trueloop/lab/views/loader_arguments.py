@@ -11,11 +11,11 @@ NEEDS_TORCH = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """There is nothing to choose."""
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return every argument with its default and our words, and the version of torch."""
     import torch
 

@@ -13,7 +13,7 @@ MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """What to measure."""
 
     depth: Annotated[int, Bounds(1, 6), "blocks of linear, batch norm, ReLU, dropout"] = 4
@@ -21,11 +21,11 @@ class Asked:
     batch: Annotated[int, Bounds(2, 1024), "examples"] = 512
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return bytes and seconds of each way to call the model."""
     from trueloop.lab.teaching.saved_activations import Forward, measure
 
-    measured = measure(Forward(**asdict(asked)))
+    measured = measure(Forward(**asdict(query)))
     train, evaluation, no_grad, _ = measured.ways
     ways = [
         {

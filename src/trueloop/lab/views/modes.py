@@ -12,7 +12,7 @@ NEEDS_TORCH = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """What to compute."""
 
     dropout: Annotated[float, Bounds(0, 0.95), "probability that a unit is masked"] = 0.5
@@ -23,9 +23,9 @@ class Asked:
     seed: Annotated[int, Bounds(0, 999), "of weights, inputs and masks"] = 0
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return every forward of both networks."""
     from trueloop.lab.teaching.modes import Modes, compare
 
-    compared = asdict(compare(Modes(**asdict(asked))))
+    compared = asdict(compare(Modes(**asdict(query))))
     return {"code": highlight(compared.pop("text")), **compared}

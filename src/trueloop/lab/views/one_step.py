@@ -6,23 +6,23 @@ from dataclasses import asdict
 from typing import Any
 
 from trueloop.lab.highlight import highlight
-from trueloop.lab.teaching.programs.one_step import OneStep as Asked
+from trueloop.lab.teaching.programs.one_step import OneStep as Query
 from trueloop.lab.teaching.programs.one_step import one_step, too_large
 
 NEEDS_TORCH = True
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Give the step, stage by stage, and the program that computed it; or say why it is too large."""
     from trueloop.lab.teaching.one_update import step
 
-    refused = too_large(asked.plan())
+    refused = too_large(query.plan())
     if refused:
         return {"too_large": refused}
-    made = step(asked)
+    made = step(query)
     return {
         "too_large": "",
         **asdict(made),
         "stages": [asdict(stage) for stage in made.stages()],
-        "code": highlight(one_step(asked).rstrip()),
+        "code": highlight(one_step(query).rstrip()),
     }

@@ -12,7 +12,7 @@ NEEDS_TORCH = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """What to compute."""
 
     example: Literal["worked_example", "irises"] = "worked_example"
@@ -24,10 +24,10 @@ class Asked:
     seed: Annotated[int, Bounds(0, 999), "of the first weights"] = 2
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return the whole run: every tensor after every line, and the graphs in between."""
     from trueloop.lab.teaching.operations import trace
     from trueloop.lab.teaching.worked_programs import Six
 
-    traced = asdict(trace(Six(**asdict(asked))))
+    traced = asdict(trace(Six(**asdict(query))))
     return {"code": highlight(traced.pop("text")), **traced}

@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import Any
 
 from trueloop.lab.highlight import highlight
-from trueloop.lab.teaching.programs.pipeline import Pipeline as Asked
+from trueloop.lab.teaching.programs.pipeline import Pipeline as Query
 from trueloop.lab.teaching.programs.pipeline import pipeline
 
 NEEDS_TORCH = True
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Give all that was drawn in two epochs, and the program that drew it."""
     from trueloop.lab.teaching.pipeline import drawn
 
-    program = pipeline(asked)
-    return {**asdict(drawn(asked, program)), "code": highlight(program.text.rstrip())}
+    program = pipeline(query)
+    return {**asdict(drawn(query, program)), "code": highlight(program.text.rstrip())}

@@ -24,7 +24,7 @@ def new_lines(before: str, now: str) -> list[int]:
     return [place + 1 for place, line in enumerate(new) if place not in kept and line.strip()]
 
 
-def gone_lines(before: str, now: str) -> list[str]:
+def removed_lines(before: str, now: str) -> list[str]:
     """Return the lines of ``before`` that ``now`` has no more, as they stood; blank ones are not told."""
     old = before.splitlines()
     return [old[number - 1] for number in new_lines(now, before)]
@@ -34,28 +34,28 @@ NEEDS_TORCH = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """What is on now, and what was on before."""
 
     selection: Annotated[Selection, "what the loop has"] = field(default_factory=Selection)
     before: Annotated[Selection | None, "what the page shows now: the answer marks what is new against it"] = None
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return texts as coloured lines with what is new in them, the chart, the components and the table of costs."""
-    on = asked.selection.completed()
+    on = query.selection.completed()
     program, trainer = write(on), trainer_program(on)
-    before = asked.before
+    before = query.before
     was = write(before) if before else None
-    added = [name for name in on.words if name not in asked.selection.words]
+    added = [name for name in on.words if name not in query.selection.words]
     return {
         "selection": asdict(on),
         "on": list(on.words),
         "added": [{"name": name, "because": "Early stopping judges by an evaluation."} for name in added],
         "components": _components(on),
-        "program": _shown(program, was),
-        "trainer": _shown(trainer, trainer_program(before) if before else None),
-        "chart": _drawn(chart(on, program), chart(before, was) if before and was else None),
+        "program": _program_json(program, was),
+        "trainer": _program_json(trainer, trainer_program(before) if before else None),
+        "chart": _chart_json(chart(on, program), chart(before, was) if before and was else None),
         "costs": _costs(on),
     }
 
@@ -73,17 +73,17 @@ def _components(on: Selection) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(now: Program, before: Program | None) -> dict[str, Any]:
+def _program_json(now: Program, before: Program | None) -> dict[str, Any]:
     text = now.text.rstrip("\n")
     return {
         "lines": highlight(text),
         "new": new_lines(before.text, now.text) if before else [],
-        "gone": gone_lines(before.text, now.text) if before else [],
+        "gone": removed_lines(before.text, now.text) if before else [],
         "count": sum(bool(line.strip()) for line in text.splitlines()),
     }
 
 
-def _drawn(now: Chart, before: Chart | None) -> dict[str, Any]:
+def _chart_json(now: Chart, before: Chart | None) -> dict[str, Any]:
     old = {(box.name, box.words) for box in before.boxes} if before else None
     boxes = [{**asdict(box), "new": old is not None and (box.name, box.words) not in old} for box in now.boxes]
     return {"boxes": boxes, "edges": [edge._asdict() for edge in now.edges]}

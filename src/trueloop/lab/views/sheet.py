@@ -12,11 +12,11 @@ NEEDS_TORCH = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """There is one sheet, and nothing to ask of it."""
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return all parts of the sheet but the loader's arguments: those wait for torch, in a view of their own."""
     return {
         "sizes": cheat_sheet.sizes(),

@@ -20,7 +20,7 @@ from trueloop.failures.load import Entry, find_failure
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.disk_cache import DiskCache, cache_folder
 from trueloop.lab.highlight import highlight
-from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
+from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, parse_recording, plots, record
 from trueloop.lab.teaching.simulation import Simulation
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.version import __version__
@@ -31,32 +31,34 @@ if TYPE_CHECKING:
 NEEDS_TORCH = True
 SLOW = True
 """One question of this kind at a time, so that quick ones find a process that is free."""
-TURN_S: Final = 1.5  # of computing for one question, to the end of a seed; what is missing then is asked for again
-RECENT: Final = 12
+TIME_PER_ANSWER_S: Final = (
+    1.5  # of computing for one question, to the end of a seed; what is missing then is query for again
+)
+MAX_RECENT: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """Which failure."""
 
     code: Annotated[str, Bounds(1, 60), "a code or name of the catalogue"]
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return the curves and what the sanitizer said; "done" of "of" seeds where more time is needed."""
-    entry = find_failure(asked.code)
+    entry = find_failure(query.code)
     if entry is None:
-        raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
+        raise InvalidConfig(f"There is no failure {query.code!r}.", fix="trueloop failures lists all.")
     if entry.failure.inject is None:
         return {"code": entry.code, "curves": None}
     try:
         both = pair(entry.failure.inject)
     except CannotInject as error:
         return {"code": entry.code, "curves": None, "why": error.what}
-    kept = DiskCache(cache_folder(os.environ) / "signatures")
-    known = kept.get(key := _key(entry, both))
+    cache_ = DiskCache(cache_folder(os.environ) / "signatures")
+    known = cache_.get(key := _key(entry, both))
     if known is None:
-        known = _computed(entry, kept, key)
+        known = _compute(entry, cache_, key)
     if "plots" not in known:
         return {"code": entry.code, "done": known["done"], "of": len(SEEDS)}
     return {"code": entry.code, "curves": known, "address": _address(entry, both.simulation), **_text(both)}
@@ -72,18 +74,18 @@ def _key(entry: Entry, both: Pair, *more: str) -> str:
     return both.key(__version__, version("torch"), source, *more)
 
 
-def _computed(entry: Entry, kept: DiskCache, key: str) -> dict[str, Any]:
-    """Run what is missing, at least one seed and for `TURN_S`; return the whole, or how many seeds there are by now."""
+def _compute(entry: Entry, cache_: DiskCache, key: str) -> dict[str, Any]:
+    """Run what is missing, at least one seed and for `TIME_PER_ANSWER_S`; return the whole, or how many seeds there are by now."""
     start_s, ran = perf_counter(), False
     seeds: list[_Seed] = []
     for seed in SEEDS:
         assert entry.failure.inject is not None
         both = pair(entry.failure.inject, seed)
-        found = _known(entry, both, kept)
+        found = _load_seed(entry, both, cache_)
         if found is None:
-            if ran and perf_counter() - start_s > TURN_S:
+            if ran and perf_counter() - start_s > TIME_PER_ANSWER_S:
                 return {"done": len(seeds)}
-            found, ran = _new(entry, both, kept), True
+            found, ran = _run_and_store(entry, both, cache_), True
         seeds.append(found)
     told = {
         "plots": plots([seed.healthy for seed in seeds], [seed.broken for seed in seeds]),
@@ -94,7 +96,7 @@ def _computed(entry: Entry, kept: DiskCache, key: str) -> dict[str, Any]:
         "updates": len(seeds[0].healthy.curves["loss"][0]),
     }
     strict: dict[str, Any] = to_json_value(told)
-    kept.put(key, strict)
+    cache_.put(key, strict)
     return strict
 
 
@@ -107,26 +109,28 @@ class _Seed(NamedTuple):
 
 
 _RECENT: OrderedDict[str, _Seed] = OrderedDict()
-"""The newest ones by key: where nothing can be kept, the next question goes on from here all the same."""
+"""The newest ones by key: where nothing can be cache_, the next question goes on from here all the same."""
 
 
-def _known(entry: Entry, both: Pair, kept: DiskCache) -> _Seed | None:
+def _load_seed(entry: Entry, both: Pair, cache_: DiskCache) -> _Seed | None:
     """Return what was run before, by this process or another one."""
     key = _key(entry, both, "one seed")
     if key in _RECENT:
         return _RECENT[key]
-    told = kept.get(key)
+    told = cache_.get(key)
     try:
-        return _Seed(recording(told["healthy"]), recording(told["broken"]), told["finding"]) if told else None
+        return (
+            _Seed(parse_recording(told["healthy"]), parse_recording(told["broken"]), told["finding"]) if told else None
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _new(entry: Entry, both: Pair, kept: DiskCache) -> _Seed:
+def _run_and_store(entry: Entry, both: Pair, cache_: DiskCache) -> _Seed:
     key, found = _key(entry, both, "one seed"), _run(entry, both)
-    kept.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
+    cache_.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
     _RECENT[key] = found
-    while len(_RECENT) > RECENT:
+    while len(_RECENT) > MAX_RECENT:
         _RECENT.popitem(last=False)
     return found
 
@@ -138,7 +142,7 @@ def _run(entry: Entry, both: Pair) -> _Seed:
 
     healthy = _healthy(both.healthy, both.simulation)
     watch = Watch([WatchedFailure(entry.failure, entry.slug)])
-    broken = record(both.broken, both.simulation, partial(_watched, watch))
+    broken = record(both.broken, both.simulation, partial(_run_watched, watch))
     found = next((finding for finding in watch.report().findings if finding.code == entry.code), None)
     return _Seed(healthy, broken, finding_to_json(replace(found, related=())) if found else None)
 
@@ -148,11 +152,11 @@ def _healthy(text: str, simulation: Simulation) -> Recording:
     """Run the script as it is: most failures share it. It is watched too, so that its memory can be compared."""
     from trueloop.sanitizer.watch import Watch
 
-    return record(text, simulation, partial(_watched, Watch(())))
+    return record(text, simulation, partial(_run_watched, Watch(())))
 
 
-def _watched(watch: Any, play: Play) -> None:
-    play.aside = watch.aside
+def _run_watched(watch: Any, play: Play) -> None:
+    play.isolated = watch.isolated
     with watch:
         play.run()
 
@@ -160,11 +164,11 @@ def _watched(watch: Any, play: Play) -> None:
 def _address(entry: Entry, simulation: Simulation) -> str:
     """Return the simulator's page with the same settings, this failure in them, and its healthy twin beside."""
     usual: Mapping[str, Any] = asdict(Simulation())
-    params = {name: _param(value) for name, value in asdict(simulation).items() if value != usual[name]}
+    params = {name: _format_param(value) for name, value in asdict(simulation).items() if value != usual[name]}
     return f"#/simulator?{urlencode({**params, 'bugs': entry.code, 'twin': 1})}"
 
 
-def _param(value: Any) -> str:
+def _format_param(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)

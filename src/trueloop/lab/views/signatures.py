@@ -23,20 +23,20 @@ _PIECES: Final = re.compile(r"``(?P<code>[^`]+)``|(?P<link>https://[^\s<>\"]+[^\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """The table, or one page."""
 
     what: Literal["table", "page"] = "table"
     code: Annotated[str, Bounds(0, 60), "a code or name of the catalogue"] = ""
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Answer one question."""
-    if asked.what == "table":
+    if query.what == "table":
         return table()
-    entry = find_failure(asked.code)
+    entry = find_failure(query.code)
     if entry is None:
-        raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
+        raise InvalidConfig(f"There is no failure {query.code!r}.", fix="trueloop failures lists all.")
     return _page(entry)
 
 

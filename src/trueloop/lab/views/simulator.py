@@ -24,25 +24,25 @@ Code = Annotated[str, Bounds(1, 12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """A simulation, and what is broken in it."""
 
     config: Simulation = field(default_factory=Simulation)
     bugs: Annotated[tuple[Code, ...], Bounds(0, 8), "codes of the catalogue"] = ()
 
 
-def answer(asked: Asked) -> dict[str, Any]:
+def answer(query: Query) -> dict[str, Any]:
     """Return the script, the lines that are broken, and for every failure whether it can be put in as well."""
-    chosen = [_injectable(code) for code in dict.fromkeys(asked.bugs)]
+    chosen = [_injectable(code) for code in dict.fromkeys(query.bugs)]
     try:
-        loop, config = write_script(asked.config, _injects(chosen))
+        loop, config = write_script(query.config, _injects(chosen))
     except CannotInject as lack:
         raise InvalidConfig(lack.what, why=lack.why, fix=lack.fix) from None
     return {
         "config": asdict(config),
         "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
-        "bugs": [_bug(entry, chosen, asked.config) for entry in INJECTABLE],
+        "bugs": [_bug(entry, chosen, query.config) for entry in INJECTABLE],
         "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],
     }
 

@@ -35,7 +35,7 @@ for finding in report["findings"]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """A request for the list, the state of some runs, or code that reads a run."""
 
     what: Literal["list", "poll", "code"] = "list"
@@ -44,18 +44,18 @@ class Asked:
     versions: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "the versions that the page has"] = ()
 
 
-def answer(asked: Asked, runs: VisibleRuns) -> dict[str, Any]:
+def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
     """Answer one request."""
-    if asked.what == "list":
-        return runs.list_runs(asked.search)
-    if asked.what == "code":
-        return {"code": highlight(_code(asked, runs))}
-    return runs.poll(asked.runs, query.versions)
+    if query.what == "list":
+        return runs.list_runs(query.search)
+    if query.what == "code":
+        return {"code": highlight(_code(query, runs))}
+    return runs.poll(query.runs, query.versions)
 
 
-def _code(asked: Asked, runs: VisibleRuns) -> str:
+def _code(query: Query, runs: VisibleRuns) -> str:
     """Return Python code that reads the first of the runs."""
-    run_id = asked.runs[0] if asked.runs else ""
+    run_id = query.runs[0] if query.runs else ""
     kind, _, name = run_id.partition("/")
     if kind == "live":
         return READ_REPORT.format(command=runs.command(name) or "train.py")

@@ -1,9 +1,9 @@
-"""Exchanges numbers between the processes of a group, without any of them ever waiting for another.
+"""Exchanges digests between the processes of a group; no process ever waits for another one.
 
-Each one writes its own under a key of the store by which torch's processes find each other, and looks whether those of
-another one are there. No collective is used: a rank that is not watched, that raised or that has ended is one whose
-numbers never come. All talk with the store is on a thread of its own, and over a connection of its own, so that a slow
-network holds nobody up either. The thread lives only while something is on its way.
+Each process writes its digest under a key of the store of the process group, and polls for the digest of another rank.
+No collective is used: the digest of a rank that is not traced, raised or has ended just never arrives. All access to
+the store is on a separate thread with a separate connection, so a slow network delays nothing. The thread exists only
+while a digest is in flight.
 """
 
 from __future__ import annotations
@@ -22,121 +22,124 @@ import torch.distributed as dist
 
 from trueloop.tracing.replicas.tensor_digest import WIDTH, TensorDigest
 
-RESPONSE_TIMEOUT_S: Final = 60.0  # until numbers that have not come are given up
-DETACH_TIMEOUT_S: Final = 0.5  # that the end of the watch waits for those on their way
+RESPONSE_TIMEOUT_S: Final = 60.0  # until a missing response is given up
+DETACH_TIMEOUT_S: Final = 0.5  # wait for digests in flight at the end of the watch
 TIMEOUT: Final = timedelta(seconds=10)  # of the connection
-POLL_INTERVALS_S: Final = (0.002, 0.5)  # between two looks into the store, at first and at last
-MAX_IN_FLIGHT: Final = 16  # on their way at a time
-SLOTS: Final = 4  # keys of each rank for one model, written in turn
+POLL_INTERVALS_S: Final = (0.002, 0.5)  # between two polls of the store, initial and final
+MAX_IN_FLIGHT: Final = 16  # digests at a time
+SLOTS: Final = 4  # keys of each rank for one model, used in turn
 
 Numbers = list[list[float]]
 
 
 @dataclass(slots=True, kw_only=True)
 class RankDigest:
-    """What one process has to say of a model at one moment, and whose it wants to hear."""
+    """The digest of one rank in one round of a model, and the rank to compare with."""
 
     store: Callable[[], Any]
-    """Opens the store; called on the thread."""
+    """Opens the store; called on the exchange thread."""
     name: str
-    """Of the model, the same in every process."""
+    """Name of the model, the same in every process."""
     round_key: tuple[int, int]
-    """Only numbers of the same moment are compared."""
+    """Identifies the round; only digests with equal keys are compared."""
     slot: int
     rank: int
     other_rank: int | None
-    """None = nobody's: it only tells."""
+    """Rank to compare with; None = only send."""
     digest: TensorDigest
     context: Any = None
-    """What the sender wants to have at hand when the answer comes."""
+    """Data of the sender for handling the response."""
     is_sent: bool = False
     created_s: float = field(default_factory=monotonic)
 
     def key(self, rank: int) -> str:
-        """Where a rank's numbers are."""
+        """Return the store key of a rank's digest."""
         return f"trueloop/{self.name}/{self.slot % SLOTS}/{rank}"
 
 
 class DigestStore:
-    """Letters on their way, and answers that have come; of one process, and not of a child that it forks."""
+    """Digests in flight and received responses of one process, not of its forked children."""
 
     def __init__(self) -> None:
         self.responses: deque[tuple[RankDigest, Numbers]] = deque(maxlen=MAX_IN_FLIGHT)
         self.errors: deque[Exception] = deque(maxlen=1)
-        """What went wrong here."""
-        self._letters: deque[RankDigest] = deque(maxlen=MAX_IN_FLIGHT)
+        """Internal errors of the thread."""
+        self._pending: deque[RankDigest] = deque(maxlen=MAX_IN_FLIGHT)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
+        self._wake_up = threading.Event()
 
-    def send(self, letter: RankDigest) -> None:
-        """Put a letter on its way; its answer will be among ``responses``, if one comes."""
+    def send(self, digest_message: RankDigest) -> None:
+        """Send a digest; its response, if any, will be in ``responses``."""
         with self._lock:
-            self._letters.append(letter)
+            self._pending.append(digest_message)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="trueloop-ranks", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
-        """Wait a moment for what is on its way, and give up the rest."""
+        """Wait briefly for digests in flight, and drop the rest."""
         thread = self._thread
         if thread is None:
             return
         thread.join(DETACH_TIMEOUT_S)
-        self._letters.clear()
-        self._hurry.set()
+        self._pending.clear()
+        self._wake_up.set()
         thread.join(DETACH_TIMEOUT_S)
 
     def _run(self) -> None:
-        pause_s, last_s = POLL_INTERVALS_S
+        interval_s, max_interval_s = POLL_INTERVALS_S
         while True:
             with self._lock:
-                letters = list(self._letters)
-                if not letters:
+                pending = list(self._pending)
+                if not pending:
                     self._thread = None
                     return
-            for letter in letters:
-                if not self._carry(letter):
+            for digest_message in pending:
+                if not self._advance(digest_message):
                     with self._lock:
-                        if letter in self._letters:
-                            self._letters.remove(letter)
-                    pause_s = POLL_INTERVALS_S[0]
-            self._hurry.wait(pause_s)
-            pause_s = min(1.5 * pause_s, last_s)
+                        if digest_message in self._pending:
+                            self._pending.remove(digest_message)
+                    interval_s = POLL_INTERVALS_S[0]
+            self._wake_up.wait(interval_s)
+            interval_s = min(1.5 * interval_s, max_interval_s)
 
-    def _carry(self, letter: RankDigest) -> bool:
-        """Take a letter one step further; False once it is done with."""
-        if monotonic() - letter.created_s > RESPONSE_TIMEOUT_S or not dist.is_initialized():
+    def _advance(self, digest_message: RankDigest) -> bool:
+        """Advance the exchange of a digest by one step; False once it is finished."""
+        if monotonic() - digest_message.created_s > RESPONSE_TIMEOUT_S or not dist.is_initialized():
             return False
-        if not letter.is_sent and not letter.digest.ready():
+        if not digest_message.is_sent and not digest_message.digest.ready():
             return True
         try:
-            return self._deliver(letter, letter.store())
-        except RuntimeError:  # the store is gone, as at the end of a run, or too slow: this one is not compared
+            return self._exchange(digest_message, digest_message.store())
+        except RuntimeError:  # the store is closed, as at the end of a run, or too slow: no comparison
             return False
-        except Exception as error:  # noqa: BLE001 - the host is sacred: nothing of ours is printed by its threads
+        except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
             self.errors.append(error)
             return False
 
-    def _deliver(self, letter: RankDigest, store: Any) -> bool:
-        if not letter.is_sent:
-            store.set(letter.key(letter.rank), _packed(letter.round_key, letter.digest.numbers.tolist()))
-            letter.is_sent = True
-        if letter.other_rank is None:
+    def _exchange(self, digest_message: RankDigest, store: Any) -> bool:
+        if not digest_message.is_sent:
+            store.set(
+                digest_message.key(digest_message.rank),
+                _encode(digest_message.round_key, digest_message.digest.numbers.tolist()),
+            )
+            digest_message.is_sent = True
+        if digest_message.other_rank is None:
             return False
-        key = letter.key(letter.other_rank)
+        key = digest_message.key(digest_message.other_rank)
         if not store.check([key]):
             return True
-        moment, numbers = _unpacked(store.get(key))
-        if moment == letter.round_key:
-            self.responses.append((letter, numbers))
-        return moment < letter.round_key
+        round_key, numbers = _decode(store.get(key))
+        if round_key == digest_message.round_key:
+            self.responses.append((digest_message, numbers))
+        return round_key < digest_message.round_key
 
 
 class StoreConnection:
-    """Opens the store of this process's groups, over a connection of our own.
+    """Opens the store of this process's groups, over a separate connection.
 
-    A store in a file or in memory has no connection: there the program's own is used, and let go after each letter.
+    A store in a file or in memory has no connection: there the program's own is used, and released after each digest.
     """
 
     def __init__(self) -> None:
@@ -144,7 +147,7 @@ class StoreConnection:
         self._client: Any = None
 
     def opener(self) -> Callable[[], Any]:
-        """Return what opens it, to be called on the thread; here nothing is waited for."""
+        """Return a function that opens the store, to be called on the exchange thread; does not block."""
         store: Any = cast("Any", dist).distributed_c10d._get_default_store()  # noqa: SLF001
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store
@@ -161,12 +164,12 @@ class StoreConnection:
         return self._client
 
 
-def _packed(moment: tuple[int, int], numbers: Sequence[Sequence[float]]) -> str:
+def _encode(round_key: tuple[int, int], numbers: Sequence[Sequence[float]]) -> str:
     flat = [value for each in numbers for value in each]
-    return base64.b64encode(pack(f"<2q{len(flat)}d", *moment, *flat)).decode()
+    return base64.b64encode(pack(f"<2q{len(flat)}d", *round_key, *flat)).decode()
 
 
-def _unpacked(text: bytes) -> tuple[tuple[int, int], Numbers]:
+def _decode(text: bytes) -> tuple[tuple[int, int], Numbers]:
     content = base64.b64decode(text)
     first, second, *flat = unpack(f"<2q{(len(content) - 16) // 8}d", content)
     return (first, second), [list(flat[start : start + WIDTH]) for start in range(0, len(flat), WIDTH)]

@@ -33,38 +33,38 @@ class Trial:
     """Batch statistics are held still."""
 
 
-def accumulation_exact(bench: ProofContext, *, k: int = 4) -> Evidence:
+def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     """Makes one update from K micro-batches and one from the same samples in one batch, and compares the parameters.
 
     With equal micro-batches and with a short last one, by plain gradient descent, whose update is the gradient; without
     dropout and with BatchNorm's statistics held still, which no accumulation can repair.
 
     Args:
-        bench: of a subject with a ``step(model, optimizer, batches)``.
+        context: of a target with a ``step(model, optimizer, batches)``.
         k: micro-batches.
     """
-    if bench.target.step is None:
+    if context.target.step is None:
         raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
-    batch = bench.first_samples(8 * k, least=4)
+    batch = context.first_samples(8 * k, least=4)
     k = min(k, batch_size(batch) // 2)
     samples = batch_size(batch) // k * k
     batch = select_samples(batch, slice(0, samples))
-    trial = Trial(batch=batch, double=_takes_double(bench, batch), pinned=True)
+    trial = Trial(batch=batch, double=_takes_double(context, batch), pinned=True)
     tolerance = EXACT if trial.double else ROUGH
     even, ragged = [samples // k] * k, _ragged(samples, samples // k + 1)
-    whole = _update(bench, trial, [samples])
+    whole = _update(context, trial, [samples])
     if not float(_size(whole)):
         raise NotJudged("The step does not change the model that it is given: nothing can be compared.")
-    if _apart(whole, _update(bench, trial, [samples])) > tolerance:
+    if _apart(whole, _update(context, trial, [samples])) > tolerance:
         raise NotJudged("The step is random: the same batch and seed give another update.")
     off = {
-        "equal": _apart(whole, _update(bench, trial, even)),
-        "short last": _apart(whole, _update(bench, trial, ragged)),
+        "equal": _apart(whole, _update(context, trial, even)),
+        "short last": _apart(whole, _update(context, trial, ragged)),
     }
     numbers = {"equal": off["equal"], "short_last": off["short last"]}
     picture = Bars(title="How far the update is from that of the big batch", values=off, unit="of its size")
     if max(off.values()) > tolerance:
-        scale = _scale(whole, _update(bench, trial, even))
+        scale = _scale(whole, _update(context, trial, even))
         return Evidence(
             verdict=Verdict.BROKEN,
             message=_told(off, tolerance, scale, (even, ragged)),
@@ -80,7 +80,7 @@ def accumulation_exact(bench: ProofContext, *, k: int = 4) -> Evidence:
         message=f"The update from {k} micro-batches is that of the big batch to {format_float(max(off.values()))} "
         "of its size, "
         f"also where the last one is short ({' + '.join(map(str, ragged))}).",
-        notes=_live_statistics(bench, batch, even, double=trial.double),
+        notes=_live_statistics(context, batch, even, double=trial.double),
         numbers=numbers,
         charts=(picture,),
     )
@@ -101,36 +101,36 @@ def _ragged(samples: int, size: int) -> list[int]:
     return [min(size, samples - start) for start in range(0, samples, size)]
 
 
-def _takes_double(bench: ProofContext, batch: Any) -> bool:
+def _takes_double(context: ProofContext, batch: Any) -> bool:
     try:
-        _update(bench, Trial(batch=batch, double=True, pinned=True), [batch_size(batch)])
+        _update(context, Trial(batch=batch, double=True, pinned=True), [batch_size(batch)])
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         return False
     return True
 
 
-def _update(bench: ProofContext, trial: Trial, sizes: list[int]) -> list[Tensor]:
+def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tensor]:
     """Return by how much each parameter moves in one update."""
-    work = _prepared(bench, trial)
+    training = _prepared(context, trial)
     batches = split_batch(to_double(trial.batch) if trial.double else trial.batch, sizes)
-    before = [parameter.detach().clone() for parameter in work.model.parameters()]
-    torch.manual_seed(bench.target.seed)
-    work.update(batches)
-    return [(now.detach() - old).double() for now, old in zip(work.model.parameters(), before, strict=True)]
+    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    torch.manual_seed(context.target.seed)
+    training.update(batches)
+    return [(now.detach() - old).double() for now, old in zip(training.model.parameters(), before, strict=True)]
 
 
-def _prepared(bench: ProofContext, trial: Trial) -> TrainingCopy:
-    work = bench.training_copy()
-    groups = [{"params": group["params"]} for group in work.optimizer.param_groups]  # a step may speak of its groups
-    work.optimizer = torch.optim.SGD(groups, lr=RATE)
-    disable_dropout(work.model)
+def _prepared(context: ProofContext, trial: Trial) -> TrainingCopy:
+    training = context.training_copy()
+    groups = [{"params": group["params"]} for group in training.optimizer.param_groups]  # a step may speak of its groups
+    training.optimizer = torch.optim.SGD(groups, lr=RATE)
+    disable_dropout(training.model)
     if trial.pinned:
-        freeze_mode(work.model, BatchNorm)
+        freeze_mode(training.model, BatchNorm)
     if trial.double:
-        work.model.double()
-        if isinstance(work.loss, nn.Module):
-            work.loss.double()
-    return work
+        training.model.double()
+        if isinstance(training.loss, nn.Module):
+            training.loss.double()
+    return training
 
 
 def _size(update: list[Tensor]) -> Tensor:
@@ -146,12 +146,12 @@ def _scale(whole: list[Tensor], parts: list[Tensor]) -> float:
     return float(_size(parts) / (_size(whole) or 1.0))
 
 
-def _live_statistics(bench: ProofContext, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
-    names = layers_in_train_mode(bench.training_copy().model, BatchNorm)
+def _live_statistics(context: ProofContext, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
+    names = layers_in_train_mode(context.training_copy().model, BatchNorm)
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, pinned=False)
-    off = _apart(_update(bench, trial, [batch_size(batch)]), _update(bench, trial, even))
+    off = _apart(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
     told = (
         f"BatchNorm ({', '.join(names[:3])}) was held still: with live statistics, which are those of the micro-batch, "
         f"the update is {format_percent(off)} off, and no loop can help that."

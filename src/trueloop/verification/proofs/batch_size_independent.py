@@ -22,20 +22,20 @@ RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
 """What torch, or a check of the user's own, says to a size that does not fit."""
 
 
-def batch_size_independent(bench: ProofContext, *, samples: int = 8) -> Evidence:
+def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Evidence:
     """Evaluates a batch whole, in parts and one by one, and compares the outputs.
 
     Args:
-        bench: of the subject; a batch of two at least, samples along the first dimension.
+        context: of the target; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    model = bench.training_copy().model.eval()
-    model_outputs(model, bench.call(model, bench.batch), bench.target.seed)  # the size that it is made for
+    model = context.training_copy().model.eval()
+    model_outputs(model, context.call(model, context.batch), context.target.seed)  # the size that it is made for
     try:
-        _, call = bench.aligned_samples(model, samples, least=2)
-        exact = to_best_precision(model, call, bench.target.seed)
+        _, call = context.aligned_samples(model, samples, least=2)
+        exact = to_best_precision(model, call, context.target.seed)
     except RAISED as error:
-        return _broken(min(samples, batch_size(bench.batch)), 0, _words(error))
+        return _broken(min(samples, batch_size(context.batch)), 0, _words(error))
     B = call_batch_size(call)
     whole = per_sample_outputs(exact.baseline, B)
     places = [place for place, leaf in enumerate(exact.baseline) if any(leaf is row for row in whole)]

@@ -37,22 +37,22 @@ class Checked:
     told: str = ""
 
 
-def custom_functions(bench: ProofContext) -> Evidence:
+def custom_functions(context: ProofContext) -> Evidence:
     """Finds the Functions in the graph of the loss, and checks each by ``torch.autograd.gradcheck`` on its own inputs.
 
     One whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a gradient that
     is a decision, which cannot be checked: it is told and not judged.
 
     Args:
-        bench: of the subject.
+        context: of the target.
     """
-    batch = bench.first_samples(4)
-    work = bench.training_copy()
-    functions = _functions(work.mean_loss(batch))
+    batch = context.first_samples(4)
+    training = context.training_copy()
+    functions = _functions(training.mean_loss(batch))
     if not functions:
         raise NotApplicable("The loss's graph holds no custom autograd Function.")
     with _heard(functions) as calls:
-        work.mean_loss(batch)
+        training.mean_loss(batch)
     checked = [_check(function, *calls[function]) for function in functions if function in calls]
     wrong = [each for each in checked if not each.right and not each.deliberate]
     remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)

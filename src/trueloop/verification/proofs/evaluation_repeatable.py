@@ -18,19 +18,19 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 
-def evaluation_repeatable(bench: ProofContext, *, times: int = 3) -> Evidence:
+def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     """Evaluates one batch several times with different random numbers, and compares bit for bit.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         times: that it is evaluated.
     """
-    batch = bench.batch
-    model = bench.training_copy().model
-    call = bench.call(model, batch)
+    batch = context.batch
+    model = context.training_copy().model
+    call = context.call(model, batch)
     model.eval()
     awake = [name for name, module in model.named_modules() if module.training]
-    kept, seed = ModelSnapshot(model), bench.target.seed
+    kept, seed = ModelSnapshot(model), context.target.seed
     first = model_outputs(model, call, seed, reset=False)
     again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}

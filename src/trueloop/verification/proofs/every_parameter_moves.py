@@ -18,7 +18,7 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 
-def every_parameter_moves(bench: ProofContext, *, updates: int = 3) -> Evidence:
+def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes one update and looks which parameters are still what they were; more, where some begin late.
 
     A parameter behind one that starts at zero (LoRA, zero-initialised branches) has no gradient in the first update, so
@@ -26,15 +26,15 @@ def every_parameter_moves(bench: ProofContext, *, updates: int = 3) -> Evidence:
     unmoved.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         updates: after which everything must have moved.
     """
-    work = bench.training_copy()
-    names = [name for name, parameter in work.model.named_parameters() if parameter.requires_grad]
+    training = context.training_copy()
+    names = [name for name, parameter in training.model.named_parameters() if parameter.requires_grad]
     if not names:
         raise NotApplicable("No parameter is trainable.")
-    batches = bench.batches(updates)
-    if unknown := _unregistered(work, batches[0]):
+    batches = context.batches(updates)
+    if unknown := _unregistered(training, batches[0]):
         return Evidence(
             verdict=Verdict.BROKEN,
             message=f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
@@ -48,7 +48,7 @@ def every_parameter_moves(bench: ProofContext, *, updates: int = 3) -> Evidence:
     left = set(names)
     reasons: dict[str, str] = {}
     for number in range(updates):
-        reasons = _update(work, batches[number % len(batches)], left)
+        reasons = _update(training, batches[number % len(batches)], left)
         left = set(reasons)
         if not left:
             break
@@ -78,14 +78,14 @@ def every_parameter_moves(bench: ProofContext, *, updates: int = 3) -> Evidence:
     )
 
 
-def _unregistered(work: TrainingCopy, batch: object) -> list[str]:
+def _unregistered(training: TrainingCopy, batch: object) -> list[str]:
     """Name the parameters that lie in plain lists and dicts of the model's modules, and that the loss hangs on."""
-    if work.loss is None:
+    if training.loss is None:
         return []
-    held = {id(p) for group in work.optimizer.param_groups for p in group["params"]}
-    held |= {id(p) for p in work.model.parameters()}
+    held = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
+    held |= {id(p) for p in training.model.parameters()}
     kept: dict[int, str] = {}
-    for name, module in work.model.named_modules():
+    for name, module in training.model.named_modules():
         for attribute, value in vars(module).items():
             if not attribute.startswith("_"):
                 for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
@@ -93,7 +93,7 @@ def _unregistered(work: TrainingCopy, batch: object) -> list[str]:
     kept = {key: place for key, place in kept.items() if key not in held}
     if not kept:
         return []
-    used = {id(variable) for variable in _leaves(work.mean_loss(batch))}
+    used = {id(variable) for variable in _leaves(training.mean_loss(batch))}
     return [place for key, place in kept.items() if key in used]
 
 
@@ -124,9 +124,9 @@ def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
         waiting += [each for each, _ in node.next_functions]
 
 
-def _update(work: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
+def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
     """Make one update and return, of those watched, what has not moved and why."""
-    own = {name: parameter for name, parameter in work.model.named_parameters() if name in watched}
+    own = {name: parameter for name, parameter in training.model.named_parameters() if name in watched}
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
     largest = dict.fromkeys(own, -1.0)
 
@@ -139,12 +139,12 @@ def _update(work: TrainingCopy, batch: object, watched: set[str]) -> dict[str, s
 
     handles = [parameter.register_hook(hearing(name)) for name, parameter in own.items()]
     try:
-        work.update([batch])
+        training.update([batch])
     finally:
         for handle in handles:
             handle.remove()
-    held = {id(p): float(group["lr"]) for group in work.optimizer.param_groups for p in group["params"]}
-    now = dict(work.model.named_parameters())
+    held = {id(p): float(group["lr"]) for group in training.optimizer.param_groups for p in group["params"]}
+    now = dict(training.model.named_parameters())
     reasons: dict[str, str] = {}
     for name in own:
         moved = not torch.equal(now[name].detach(), before[name])

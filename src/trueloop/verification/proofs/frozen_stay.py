@@ -14,21 +14,21 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 
-def frozen_stay(bench: ProofContext, *, updates: int = 3) -> Evidence:
+def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes a few updates and compares every frozen parameter bit for bit.
 
     Args:
-        bench: of a subject with parameters that do not require a gradient.
+        context: of a target with parameters that do not require a gradient.
         updates: to make.
     """
-    work = bench.training_copy()
-    frozen = {name: p.detach().clone() for name, p in work.model.named_parameters() if not p.requires_grad}
+    training = context.training_copy()
+    frozen = {name: p.detach().clone() for name, p in training.model.named_parameters() if not p.requires_grad}
     if not frozen:
         raise NotApplicable("No parameter is frozen.")
-    batches = bench.batches(updates)
+    batches = context.batches(updates)
     for number in range(updates):
-        work.update([batches[number % len(batches)]])
-    now = dict(work.model.named_parameters())
+        training.update([batches[number % len(batches)]])
+    now = dict(training.model.named_parameters())
     moved = {
         name: float((now[name].detach() - before).abs().max())
         for name, before in frozen.items()
@@ -36,7 +36,7 @@ def frozen_stay(bench: ProofContext, *, updates: int = 3) -> Evidence:
     }
     drifting = [
         name
-        for name, module in work.model.named_modules()
+        for name, module in training.model.named_modules()
         if isinstance(module, BatchNorm)
         and module.training
         and module.running_mean is not None
@@ -50,7 +50,7 @@ def frozen_stay(bench: ProofContext, *, updates: int = 3) -> Evidence:
     if moved:
         worst = max(moved, key=moved.__getitem__)
         gradient = now[worst].grad is not None
-        held = any(now[worst] is p for group in work.optimizer.param_groups for p in group["params"])
+        held = any(now[worst] is p for group in training.optimizer.param_groups for p in group["params"])
         why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
         return Evidence(
             verdict=Verdict.BROKEN,

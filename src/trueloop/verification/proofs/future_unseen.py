@@ -42,24 +42,24 @@ class Seen:
         return [(t, s) for t, row in enumerate(self.grid) for s, value in enumerate(row) if value and s > t]
 
 
-def future_unseen(bench: ProofContext, *, positions: int = 12) -> Evidence:
+def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
     """Changes one position at a time, and looks for outputs of earlier positions that move.
 
     Args:
-        bench: of a subject that says ``causal=True``, or whose targets are its inputs, one further on.
+        context: of a target that says ``causal=True``, or whose targets are its inputs, one further on.
         positions: that are changed, spread over the sequence.
     """
-    model = bench.training_copy().model
-    batch, _ = bench.aligned_samples(model, 3)
-    _check_causal(bench, model, batch)
-    seen = _look(bench, bench.training_copy().model.eval(), batch, positions)
+    model = context.training_copy().model
+    batch, _ = context.aligned_samples(model, 3)
+    _check_causal(context, model, batch)
+    seen = _look(context, context.training_copy().model.eval(), batch, positions)
     remarks: tuple[str, ...] = ()
     when = "in eval mode"
     if not seen.ahead:
-        model = bench.training_copy().model
+        model = context.training_copy().model
         normalised = layers_in_train_mode(model, BatchNorm)
         freeze_mode(model, BatchNorm)
-        training, when = _look(bench, model, batch, positions), "in train mode only"
+        training, when = _look(context, model, batch, positions), "in train mode only"
         seen = training if training.ahead else seen
         if normalised:
             told = (
@@ -99,10 +99,10 @@ def future_unseen(bench: ProofContext, *, positions: int = 12) -> Evidence:
     )
 
 
-def _look(bench: ProofContext, model: nn.Module, batch: Any, most: int) -> Seen:
-    call = bench.call(model, batch)
+def _look(context: ProofContext, model: nn.Module, batch: Any, most: int) -> Seen:
+    call = context.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.target.seed)
+    exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]
     if T < 2:
@@ -160,12 +160,12 @@ def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:
     return found
 
 
-def _check_causal(bench: ProofContext, model: nn.Module, batch: Any) -> None:
-    if bench.target.causal is True:
+def _check_causal(context: ProofContext, model: nn.Module, batch: Any) -> None:
+    if context.target.causal is True:
         return
-    if bench.target.causal is False:
-        raise NotApplicable("The subject says that it is not causal.")
-    inputs = [leaf for leaf in tensors(bench.call(model, batch).tree) if leaf.dim() == 2 and _whole(leaf)]
+    if context.target.causal is False:
+        raise NotApplicable("The target says that it is not causal.")
+    inputs = [leaf for leaf in tensors(context.call(model, batch).tree) if leaf.dim() == 2 and _whole(leaf)]
     targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _whole(leaf)]
     if not any(_is_next(x, y) for x in inputs for y in targets if x.shape[1] > 2):
         raise NotApplicable("Nothing says that the model is causal: give causal=True where it is.")

@@ -44,18 +44,18 @@ class Expected:
     remark: str = ""
 
 
-def initial_loss(bench: ProofContext, *, expected: float | None = None) -> Evidence:
+def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evidence:
     """Measures the loss before any update, and compares it with what a model that knows nothing pays.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         expected: what that is, for a loss that is not known here.
     """
-    work = bench.training_copy()
-    batch = bench.batch
-    loss = work.measure_loss(batch)
+    training = context.training_copy()
+    batch = context.batch
+    loss = training.measure_loss(batch)
     should = (
-        Expected(value=expected, words="what you expect") if expected is not None else _expected(bench, work, batch)
+        Expected(value=expected, words="what you expect") if expected is not None else _expected(context, training, batch)
     )
     ratio = loss / should.value if should.value else math.inf
     numbers = {"loss": loss, "expected": should.value}
@@ -69,7 +69,7 @@ def initial_loss(bench: ProofContext, *, expected: float | None = None) -> Evide
         )
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
-    if ratio < BELOW and isinstance(bench.target.model, nn.Module):
+    if ratio < BELOW and isinstance(context.target.model, nn.Module):
         raise NotApplicable(f"{told}: the model knows something already, as a trained one does.")
     low = ratio < BELOW
     return Evidence(
@@ -85,15 +85,15 @@ def initial_loss(bench: ProofContext, *, expected: float | None = None) -> Evide
     )
 
 
-def _expected(bench: ProofContext, work: TrainingCopy, batch: Any) -> Expected:
-    if bench.target.classes is not None:
-        return _classes(bench.target.classes, certain=True)
-    loss = bench.target.loss
+def _expected(context: ProofContext, training: TrainingCopy, batch: Any) -> Expected:
+    if context.target.classes is not None:
+        return _classes(context.target.classes, certain=True)
+    loss = context.target.loss
     if loss is None:
         raise NotApplicable("There is no loss.")
     if not is_criterion(loss):
-        return _guess(bench, work, batch)
-    output, target = model_outputs(work.model, bench.call(work.model, batch), bench.target.seed)[0], split_pair(batch)[1]
+        return _guess(context, training, batch)
+    output, target = model_outputs(training.model, context.call(training.model, batch), context.target.seed)[0], split_pair(batch)[1]
     if getattr(loss, "reduction", "mean") != "mean":
         raise NotApplicable(f"The loss is a {loss.reduction}, not a mean.")
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss in (F.cross_entropy, F.nll_loss):
@@ -121,8 +121,8 @@ def _classes(count: int, *, certain: bool) -> Expected:
     return Expected(value=math.log(count), words=f"ln {count}", certain=certain)
 
 
-def _guess(bench: ProofContext, work: TrainingCopy, batch: Any) -> Expected:
-    found = [each for each in model_outputs(work.model, bench.call(work.model, batch), bench.target.seed) if each.dim() > 1]
+def _guess(context: ProofContext, training: TrainingCopy, batch: Any) -> Expected:
+    found = [each for each in model_outputs(training.model, context.call(training.model, batch), context.target.seed) if each.dim() > 1]
     whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
     if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
         raise NotApplicable("What this loss should begin at is not known: give classes= or expected=.")

@@ -22,17 +22,17 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 
-def input_used(bench: ProofContext) -> Evidence:
+def input_used(context: ProofContext) -> Evidence:
     """Changes each input of the model in turn, and looks whether any output moves.
 
     Args:
-        bench: of the subject.
+        context: of the target.
     """
-    batch = bench.first_samples(8)
-    model = bench.training_copy().model.eval()
-    call = bench.call(model, batch)
+    batch = context.first_samples(8)
+    model = context.training_copy().model.eval()
+    call = context.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.target.seed)
+    exact = to_best_precision(model, call, context.target.seed)
     moved: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):
         if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:

@@ -25,24 +25,24 @@ QUICK_S = 5e-3
 """Per batch: what any DataLoader takes to put a few hundred small samples together. A model that is faster is small."""
 
 
-def loader_keeps_up(bench: ProofContext, *, batches: int = 50) -> Evidence:
+def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     """Times the loader alone and updates alone, and compares samples per second.
 
     With workers the loader reads ahead while the model computes, and only the slower of both counts; without, the two
     times add up.
 
     Args:
-        bench: of a subject with a loader.
+        context: of a target with a loader.
         batches: to read, at most.
     """
-    loader = bench.target.loader
+    loader = context.target.loader
     if loader is None or not hasattr(loader, "dataset"):
         raise NotApplicable("There is no DataLoader: give loader=.")
     workers = int(getattr(loader, "num_workers", 0))
-    read_s, count, samples = _read(bench, batches)
+    read_s, count, samples = _read(context, batches)
     if count < 2:
         raise NotApplicable(f"The loader gives {format_count(count, 'batch')}, too few to be timed.")
-    update_s = _update(bench)
+    update_s = _update(context)
     wait_s = max(0.0, read_s - update_s) if workers else read_s
     share = wait_s / (update_s + wait_s)
     per_batch = samples / count
@@ -69,37 +69,37 @@ def loader_keeps_up(bench: ProofContext, *, batches: int = 50) -> Evidence:
     return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
-def _read(bench: ProofContext, most: int) -> tuple[float, int, int]:
+def _read(context: ProofContext, most: int) -> tuple[float, int, int]:
     """Return seconds per batch after the first (which starts workers), batches and samples read."""
-    seed_all(bench.target.seed)
-    stream = iter(bench.target.loader)
+    seed_all(context.target.seed)
+    stream = iter(context.target.loader)
     next(stream, None)
-    started, count, samples = bench.clock(), 0, 0
+    started, count, samples = context.clock(), 0, 0
     for batch in islice(stream, most):
         count += 1
         samples += batch_size(batch)
-        if bench.clock() - started > bench.target.seconds / 2:
+        if context.clock() - started > context.target.seconds / 2:
             break
-    return (bench.clock() - started) / max(1, count), count, samples
+    return (context.clock() - started) / max(1, count), count, samples
 
 
-def _update(bench: ProofContext) -> float:
-    work, batch = bench.training_copy(), bench.batches(1)[0]
-    work.update([batch])  # the first one allocates
-    _wait(bench)
-    started, count = bench.clock(), 0
-    while count < 3 or (bench.clock() - started < LEAST_S and count < 50):
-        work.update([batch])
-        _wait(bench)
+def _update(context: ProofContext) -> float:
+    training, batch = context.training_copy(), context.batches(1)[0]
+    training.update([batch])  # the first one allocates
+    _wait(context)
+    started, count = context.clock(), 0
+    while count < 3 or (context.clock() - started < LEAST_S and count < 50):
+        training.update([batch])
+        _wait(context)
         count += 1
-        if bench.clock() - started > bench.target.seconds / 2:
+        if context.clock() - started > context.target.seconds / 2:
             break
-    return (bench.clock() - started) / count
+    return (context.clock() - started) / count
 
 
-def _wait(bench: ProofContext) -> None:
-    if bench.device.type == "cuda":
-        torch.cuda.synchronize(bench.device)
+def _wait(context: ProofContext) -> None:
+    if context.device.type == "cuda":
+        torch.cuda.synchronize(context.device)
 
 
 PROOF = Proof(title="The loader keeps up", group="data", prove=loader_keeps_up, timed=True)

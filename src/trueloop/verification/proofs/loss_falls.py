@@ -13,28 +13,28 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 
-def loss_falls(bench: ProofContext, *, batches: int = 5, passes: int = 2) -> Evidence:
+def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> Evidence:
     """Trains on a few batches, twice each, and compares each batch's loss before and after with the same dropout.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         batches: of the loader, from its beginning.
         passes: over them.
     """
-    work = bench.training_copy()
-    few = bench.batches(batches)
-    before = [work.measure_loss(batch) for batch in few]
+    training = context.training_copy()
+    few = context.batches(batches)
+    before = [training.measure_loss(batch) for batch in few]
     seen: list[float] = []
     for number in range(max(passes, math.ceil(batches * passes / len(few)))):
         for batch in few:
             if not math.isfinite(seen[-1] if seen else before[0]):
                 break
             if number or seen:
-                seen.append(work.measure_loss(batch))
+                seen.append(training.measure_loss(batch))
             else:
                 seen.append(before[0])
-            work.update([batch])
-    after = [work.measure_loss(batch) for batch in few]
+            training.update([batch])
+    after = [training.measure_loss(batch) for batch in few]
     seen.append(after[0])
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0

@@ -44,17 +44,17 @@ class Mask:
         return replace(self, real_BT=self.real_BT[few])
 
 
-def mask_respected(bench: ProofContext) -> Evidence:
+def mask_respected(context: ProofContext) -> Evidence:
     """Changes what stands at masked positions, and looks whether the loss or a real position's output moves.
 
     Args:
-        bench: of a subject whose batch has a mask of true and false, or that names one (``mask=``).
+        context: of a target whose batch has a mask of true and false, or that names one (``mask=``).
     """
-    work = bench.training_copy()
-    work.model.eval()
+    training = context.training_copy()
+    training.model.eval()
     found: Evidence | None = None
-    for batch, mask in _hiding(bench):
-        evidence = _shorter(bench, work, batch, mask) if _decides(mask, batch) else _other(bench, work, batch, mask)
+    for batch, mask in _hiding(context):
+        evidence = _shorter(context, training, batch, mask) if _decides(mask, batch) else _other(context, training, batch, mask)
         if evidence.verdict is Verdict.HOLDS:
             return evidence
         found = found or evidence
@@ -63,11 +63,11 @@ def mask_respected(bench: ProofContext) -> Evidence:
     return found
 
 
-def _hiding(bench: ProofContext) -> list[tuple[Any, Mask]]:
+def _hiding(context: ProofContext) -> list[tuple[Any, Mask]]:
     """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
-    for batch in bench.iter_batches(BATCHES):
+    for batch in context.iter_batches(BATCHES):
         found: list[tuple[Any, Mask]] = []
-        for mask in _masks(bench, batch):
+        for mask in _masks(context, batch):
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
             if bool(partly.any()):
                 few = partly.nonzero().flatten()[:SAMPLES]
@@ -78,11 +78,11 @@ def _hiding(bench: ProofContext) -> list[tuple[Any, Mask]]:
     return []
 
 
-def _masks(bench: ProofContext, batch: Any) -> list[Mask]:
+def _masks(context: ProofContext, batch: Any) -> list[Mask]:
     """Return the mask that is named, or what may be one: then it is not known whether true counts or is left out."""
-    given = bench.target.mask
+    given = context.target.mask
     if isinstance(given, Tensor):
-        return [Mask(real_BT=given.bool().to(bench.device))]
+        return [Mask(real_BT=given.bool().to(context.device))]
     if isinstance(given, str):
         return [Mask(real_BT=_named(batch, given).bool())]
     if callable(given):
@@ -132,15 +132,15 @@ def _is_flag(leaf: Tensor) -> bool:
     return not leaf.is_floating_point() and int(leaf.min()) >= 0 and int(leaf.max()) <= 1
 
 
-def _other(bench: ProofContext, work: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
+def _other(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the batch with one that has something else at masked positions."""
     after = _changed(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
         raise NotApplicable(f"Nothing in the batch {describe_batch(batch)} stands at the mask's {list(mask.real_BT.shape)}.")
-    return _compared(bench, work, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
+    return _compared(context, training, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
 
 
-def _shorter(bench: ProofContext, work: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
+def _shorter(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the sample that has the most padding with itself without any."""
     sample = int(mask.real_BT.sum(1).argmin())
     row_T = mask.real_BT[sample]
@@ -148,14 +148,14 @@ def _shorter(bench: ProofContext, work: TrainingCopy, batch: Any, mask: Mask) ->
     if not length or not bool(row_T[:length].all()):
         raise NotApplicable("The mask is read off the content, and the padding does not stand at the end.")
     T = row_T.shape[0]
-    alone = select_samples(batch, torch.tensor([sample], device=bench.device))
+    alone = select_samples(batch, torch.tensor([sample], device=context.device))
     trimmed = map_tensors(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
     real = (row_T[None], row_T[None, :length])
-    return _compared(bench, work, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
+    return _compared(context, training, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
 
-def _compared(bench: ProofContext, work: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
-    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(bench, work, each) for each in pair)
+def _compared(context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
+    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(context, training, each) for each in pair)
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
         if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
@@ -181,19 +181,19 @@ def _compared(bench: ProofContext, work: TrainingCopy, pair: tuple[Any, Any], re
     )
 
 
-def _measured(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
+def _measured(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
     try:
-        work.model.double()
-        return *_once(bench, work, to_double(batch)), FLOAT64_TOLERANCE
+        training.model.double()
+        return *_once(context, training, to_double(batch)), FLOAT64_TOLERANCE
     except (RuntimeError, TypeError):  # written for one precision only
-        work.model.float()
-        return *_once(bench, work, batch), LOW_PRECISION_TOLERANCE
+        training.model.float()
+        return *_once(context, training, batch), LOW_PRECISION_TOLERANCE
 
 
-def _once(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
+def _once(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
     with torch.no_grad():
-        loss = None if work.loss is None else work.mean_loss(batch).detach()
-    return loss, model_outputs(work.model, bench.call(work.model, batch), bench.target.seed)
+        loss = None if training.loss is None else training.mean_loss(batch).detach()
+    return loss, model_outputs(training.model, context.call(training.model, batch), context.target.seed)
 
 
 PROOF = Proof(title="Masked positions have no influence", group="model", prove=mask_respected)

@@ -39,7 +39,7 @@ class Asked:
     updates: int
     share: float
     fast: bool = False
-    """By Adam in place of the subject's optimizer."""
+    """By Adam in place of the target's optimizer."""
     blind: bool = False
     """With one input for all samples."""
 
@@ -65,7 +65,7 @@ class Trained:
         return f"The loss on one batch {went} {ends} in {format_count(len(self.seen) - 1, 'update')}"
 
 
-def overfits_one_batch(bench: ProofContext, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
+def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
     """Trains on one batch, without dropout, until a tenth of its loss is left.
 
     A small model cannot learn so many samples by heart: where it does not, it is asked for four of them; and where the
@@ -73,23 +73,23 @@ def overfits_one_batch(bench: ProofContext, *, updates: int = 1000, share: float
     what is left is compared with what is left where every sample has the same input.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         updates: at most.
         share: of the first loss, above the floor, that may be left.
         samples: of the batch that are used.
     """
-    batch = bench.first_samples(samples)
+    batch = context.first_samples(samples)
     ask = Asked(updates=updates, share=share)
-    trained = first = _train(bench, batch, ask)
+    trained = first = _train(context, batch, ask)
     remarks: tuple[str, ...] = ()
-    few = _unlike(bench.target.loss, batch)
+    few = _unlike(context.target.loss, batch)
     if not trained.learnt and trained.in_time:
-        trained, how = _again(bench, few, first, ask)
+        trained, how = _again(context, few, first, ask)
         left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
         told = f"On {format_count(batch_size(batch), 'sample')} {left} of the loss is left; this is {how}."
         remarks = (told,) if trained.learnt else ()
         if not trained.learnt:
-            _check_floor(bench, few, trained, ask)
+            _check_floor(context, few, trained, ask)
     curve = Curve(title="Loss on one batch", lines={"loss": trained.seen}, level=trained.target)
     start, last, done = trained.seen[0], trained.seen[-1], len(trained.seen) - 1
     numbers = {"first": start, "last": last, "updates": done, "target": trained.target}
@@ -98,12 +98,12 @@ def overfits_one_batch(bench: ProofContext, *, updates: int = 1000, share: float
             verdict=Verdict.HOLDS, message=f"{trained.told}.", numbers=numbers, charts=(curve,), notes=remarks
         )
     if not trained.in_time:
-        limit = format_duration(bench.target.seconds)
+        limit = format_duration(context.target.seconds)
         raise NotJudged(f"{trained.told}, in the {limit} there are: give seconds= or a smaller batch.")
     return Evidence(
         verdict=Verdict.BROKEN,
         message=f"{trained.told}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
-        f"where {format_percent(share)} was to be.{_constant(bench.target.loss, few, last)}",
+        f"where {format_percent(share)} was to be.{_constant(context.target.loss, few, last)}",
         cause="the model",
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
@@ -112,24 +112,24 @@ def overfits_one_batch(bench: ProofContext, *, updates: int = 1000, share: float
     )
 
 
-def _again(bench: ProofContext, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
+def _again(context: ProofContext, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
     """Ask for less: a few samples; then by an optimizer that is known to be fast, unless the user's made it worse."""
     how = f"on {format_count(batch_size(few), 'sample')}"
-    trained = _train(bench, few, ask)
+    trained = _train(context, few, ask)
     worse = not math.isfinite(trained.seen[-1]) or trained.seen[-1] >= trained.seen[0]
     if trained.learnt or worse or not trained.in_time:
         return trained, how
-    fast = _train(bench, few, replace(ask, fast=True))
+    fast = _train(context, few, replace(ask, fast=True))
     lower = fast.seen[-1] < trained.seen[-1]  # never so where it is not a number
     return (fast, f"{how}, by Adam at a rate of {FAST:g}") if lower else (trained, how)
 
 
-def _check_floor(bench: ProofContext, few: Any, trained: Trained, ask: Asked) -> None:
+def _check_floor(context: ProofContext, few: Any, trained: Trained, ask: Asked) -> None:
     """Accuse a loss whose floor is not known only where the input makes no difference to what is left of it."""
-    loss = bench.target.loss
-    if bench.target.floor or is_criterion(loss) or not trained.in_time or not math.isfinite(trained.seen[-1]):
+    loss = context.target.loss
+    if context.target.floor or is_criterion(loss) or not trained.in_time or not math.isfinite(trained.seen[-1]):
         return
-    blind = _train(bench, few, replace(ask, blind=True, fast=True))
+    blind = _train(context, few, replace(ask, blind=True, fast=True))
     last, without = trained.seen[-1], blind.seen[-1]
     if last < without - NEAR * abs(without):
         raise NotApplicable(
@@ -138,26 +138,26 @@ def _check_floor(bench: ProofContext, few: Any, trained: Trained, ask: Asked) ->
         )
 
 
-def _train(bench: ProofContext, batch: Any, ask: Asked) -> Trained:
-    work = bench.training_copy()
+def _train(context: ProofContext, batch: Any, ask: Asked) -> Trained:
+    training = context.training_copy()
     if ask.fast:
-        groups = [{"params": group["params"]} for group in work.optimizer.param_groups]
-        work.optimizer = torch.optim.Adam(groups, lr=FAST)
-    disable_dropout(work.model)
-    floor = bench.target.floor or _smoothing_floor(bench.target.loss, work.model, batch)
+        groups = [{"params": group["params"]} for group in training.optimizer.param_groups]
+        training.optimizer = torch.optim.Adam(groups, lr=FAST)
+    disable_dropout(training.model)
+    floor = context.target.floor or _smoothing_floor(context.target.loss, training.model, batch)
     if ask.blind:
-        work.model.register_forward_pre_hook(_blinded, with_kwargs=True)
-    first = work.measure_loss(batch)
+        training.model.register_forward_pre_hook(_blinded, with_kwargs=True)
+    first = training.measure_loss(batch)
     if first <= floor:
         raise NotApplicable(f"The first loss, {format_float(first)}, is no more than the floor, {format_float(floor)}: give floor=.")
     target = floor + ask.share * (first - floor)
-    seen, started, in_time = [first], bench.clock(), True
+    seen, started, in_time = [first], context.clock(), True
     while len(seen) <= ask.updates and seen[-1] > target and math.isfinite(seen[-1]) and not _stuck(seen):
-        in_time = bench.clock() - started <= bench.target.seconds
+        in_time = context.clock() - started <= context.target.seconds
         if not in_time:
             break
-        work.update([batch])
-        seen.append(work.measure_loss(batch))
+        training.update([batch])
+        seen.append(training.measure_loss(batch))
     return Trained(seen=seen, target=target, in_time=in_time)
 
 

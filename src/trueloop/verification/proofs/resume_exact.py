@@ -19,30 +19,30 @@ from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import capture_rng_state, restore_rng_state, seed_all
 
 
-def resume_exact(bench: ProofContext, *, updates: int = 6) -> Evidence:
+def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     """Trains twice, once with a stop in the middle where everything goes through the checkpoint, and compares bitwise.
 
     The checkpoint is what ``save`` returns and ``load`` puts into a new model and optimizer: by default both
     ``state_dict()``. The random generators are carried over.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         updates: all in all; the stop is in the middle.
     """
-    work = bench.training_copy()
-    if not any(parameter.requires_grad for parameter in work.model.parameters()):
+    training = context.training_copy()
+    if not any(parameter.requires_grad for parameter in training.model.parameters()):
         raise NotApplicable("No parameter is trainable.")
-    batches = bench.batches(updates)
+    batches = context.batches(updates)
     half = updates // 2
-    straight = _trained(bench, batches, updates)
-    if _first_difference(straight, _trained(bench, batches, updates)):
+    straight = _trained(context, batches, updates)
+    if _first_difference(straight, _trained(context, batches, updates)):
         raise NotJudged("Training is not repeatable as it is (see same-seed-same-run), so a resume cannot be judged.")
-    seed_all(bench.target.seed)
-    _train(work, batches, 0, half)
-    save, load = bench.target.save or _save, bench.target.load or _load
-    state = copy.deepcopy(save(work.model, work.optimizer))
+    seed_all(context.target.seed)
+    _train(training, batches, 0, half)
+    save, load = context.target.save or _save, context.target.load or _load
+    state = copy.deepcopy(save(training.model, training.optimizer))
     random = capture_rng_state()
-    again = bench.training_copy()
+    again = context.training_copy()
     _spoil(again.model)
     load(again.model, again.optimizer, state)
     restore_rng_state(random)
@@ -59,7 +59,7 @@ def resume_exact(bench: ProofContext, *, updates: int = 6) -> Evidence:
     return Evidence(
         verdict=Verdict.BROKEN,
         message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
-        f"{_missing(work, state)}",
+        f"{_missing(training, state)}",
         cause=name,
         fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "
         "and give an "
@@ -77,16 +77,16 @@ def _load(model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
-def _trained(bench: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
-    work = bench.training_copy()
-    seed_all(bench.target.seed)
-    _train(work, batches, 0, updates)
-    return work
+def _trained(context: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
+    training = context.training_copy()
+    seed_all(context.target.seed)
+    _train(training, batches, 0, updates)
+    return training
 
 
-def _train(work: TrainingCopy, batches: list[Any], start: int, stop: int) -> None:
+def _train(training: TrainingCopy, batches: list[Any], start: int, stop: int) -> None:
     for number in range(start, stop):
-        work.update([batches[number % len(batches)]])
+        training.update([batches[number % len(batches)]])
 
 
 def _spoil(model: nn.Module) -> None:
@@ -107,12 +107,12 @@ def _first_difference(expected: TrainingCopy, got: TrainingCopy) -> tuple[str, f
     return None
 
 
-def _missing(work: TrainingCopy, state: Any) -> str:
+def _missing(training: TrainingCopy, state: Any) -> str:
     """Say what the state does not hold, as far as that can be seen."""
     if not isinstance(state, dict):
         return ""
-    held = work.model.state_dict()
-    absent = [name for name, _ in work.model.named_buffers() if name not in held]
+    held = training.model.state_dict()
+    absent = [name for name, _ in training.model.named_buffers() if name not in held]
     if absent:
         return f" Its state_dict() leaves out {', '.join(absent[:3])}, which are not persistent."
     return ""

@@ -30,16 +30,16 @@ class Run:
     """The weights after every update."""
 
 
-def same_seed_same_run(bench: ProofContext, *, updates: int = 3) -> Evidence:
+def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes the model, reads the loader and trains twice from one seed, and says where the two runs part.
 
     Args:
-        bench: of the subject.
+        context: of the target.
         updates: of each run.
     """
-    if not any(parameter.requires_grad for parameter in bench.original.parameters()):
+    if not any(parameter.requires_grad for parameter in context.original.parameters()):
         raise NotApplicable("No parameter is trainable.")
-    first, second = (_run(bench, updates) for _ in range(2))
+    first, second = (_run(context, updates) for _ in range(2))
     if name := _differs(first.start, second.start):
         return _broken(f"the initial weights: {name}", name, first.start[name], second.start[name])
     for number, (a, b) in enumerate(zip(first.batches, second.batches, strict=False)):
@@ -51,40 +51,40 @@ def same_seed_same_run(bench: ProofContext, *, updates: int = 3) -> Evidence:
             return _broken(f"update {number}: {name}", name, a[name], b[name])
     return Evidence(
         verdict=Verdict.HOLDS,
-        message=f"Two runs of {format_count(updates, 'update')} from seed {bench.target.seed} are the same bit for bit.",
+        message=f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
         notes=()
-        if not isinstance(bench.target.model, nn.Module)
+        if not isinstance(context.target.model, nn.Module)
         else ("Initialisation is not part of it: for that, give a function that makes the model.",),
     )
 
 
-def _run(bench: ProofContext, updates: int) -> Run:
-    subject = bench.target
-    if isinstance(subject.model, nn.Module):
-        work = bench.training_copy()
+def _run(context: ProofContext, updates: int) -> Run:
+    target = context.target
+    if isinstance(target.model, nn.Module):
+        training = context.training_copy()
     else:
-        made = ProofContext(subject)  # a new model
-        work = made.training_copy()
-    start = _state(work)
-    seed_all(subject.seed)
-    reseed_loaders(bench.loaders, subject.seed)
-    batches = _read(bench, updates)
-    seed_all(subject.seed)
+        made = ProofContext(target)  # a new model
+        training = made.training_copy()
+    start = _state(training)
+    seed_all(target.seed)
+    reseed_loaders(context.loaders, target.seed)
+    batches = _read(context, updates)
+    seed_all(target.seed)
     states: list[dict[str, Tensor]] = []
     for number in range(updates):
-        work.update([clone_batch(batches[number % len(batches)])])
-        states.append(_state(work))
+        training.update([clone_batch(batches[number % len(batches)])])
+        states.append(_state(training))
     return Run(start=start, batches=batches, states=states)
 
 
-def _read(bench: ProofContext, most: int) -> list[Any]:
-    if bench.target.loader is None:
-        return bench.batches(1)
-    return [move_batch(batch, bench.device) for batch in bench.read_batches(bench.target.loader, most)] or bench.batches(1)
+def _read(context: ProofContext, most: int) -> list[Any]:
+    if context.target.loader is None:
+        return context.batches(1)
+    return [move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, most)] or context.batches(1)
 
 
-def _state(work: TrainingCopy) -> dict[str, Tensor]:
-    named = [*work.model.named_parameters(), *work.model.named_buffers()]
+def _state(training: TrainingCopy) -> dict[str, Tensor]:
+    named = [*training.model.named_parameters(), *training.model.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}
 
 

@@ -45,28 +45,28 @@ class Leaks:
         return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
 
 
-def samples_independent(bench: ProofContext, *, samples: int = 6) -> Evidence:
+def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
     """Changes one sample of a batch at a time, and looks for outputs of other samples that move.
 
     By gradients as well, where the input has any: d output i / d input j is to be exactly zero.
 
     Args:
-        bench: of the subject; a batch of two at least, samples along the first dimension.
+        context: of the target; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    model = bench.training_copy().model
-    batch, _ = bench.aligned_samples(model, samples, least=2)
+    model = context.training_copy().model
+    batch, _ = context.aligned_samples(model, samples, least=2)
     normalised = layers_in_train_mode(model, BatchNorm)
-    evaluated = _leaks(bench, model.eval(), batch)
+    evaluated = _leaks(context, model.eval(), batch)
     if evaluated.wrong:
         return _broken(evaluated, "in eval mode")
-    model = bench.training_copy().model
-    training = _leaks(bench, model, batch)
+    model = context.training_copy().model
+    training = _leaks(context, model, batch)
     remarks: tuple[str, ...] = ()
     if training.wrong and normalised:
-        model = bench.training_copy().model
+        model = context.training_copy().model
         freeze_mode(model, BatchNorm)
-        held = _leaks(bench, model, batch)
+        held = _leaks(context, model, batch)
         names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
         told = f"In train mode the samples do meet, in BatchNorm's statistics of the batch ({names}), as they are to."
         remarks = (told,)
@@ -109,10 +109,10 @@ def _grid(leaks: Leaks) -> Grid:
     )
 
 
-def _leaks(bench: ProofContext, model: nn.Module, batch: Any) -> Leaks:
-    call = bench.call(model, batch)
+def _leaks(context: ProofContext, model: nn.Module, batch: Any) -> Leaks:
+    call = context.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.target.seed)
+    exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
     rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
@@ -133,7 +133,7 @@ def _leaks(bench: ProofContext, model: nn.Module, batch: Any) -> Leaks:
             return True  # of another layout: nothing can be said
         return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
-    seed = bench.target.seed
+    seed = context.target.seed
     before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
     return Leaks(grid=grid, where=first_divergence(before, after, same))
 

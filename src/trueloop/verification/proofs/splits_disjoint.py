@@ -35,18 +35,18 @@ class Read:
         return 1 - len(self.first) / self.samples if self.samples else 0.0
 
 
-def splits_disjoint(bench: ProofContext, *, samples: int = 20_000) -> Evidence:
+def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence:
     """Compares what the two loaders give by content, every tensor of a sample, and by index where both cut one dataset.
 
     Args:
-        bench: of a subject with a loader and a held-out one (``val=``).
+        context: of a target with a loader and a held-out one (``val=``).
         samples: of each, at most.
     """
-    loader, val = bench.target.loader, bench.target.val
+    loader, val = context.target.loader, context.target.val
     if loader is None or val is None:
         raise NotApplicable("There are no two loaders: give loader= and val=.")
     shared = _shared_indices(loader, val)
-    train, held = _read(bench, loader, samples), _read(bench, val, samples)
+    train, held = _read(context, loader, samples), _read(context, val, samples)
     if not train.samples or not held.samples:
         raise NotApplicable("One of the loaders is empty.")
     both = [digest for digest in held.first if digest in train.first]
@@ -96,11 +96,11 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
     )
 
 
-def _read(bench: ProofContext, loader: Any, most: int) -> Read:
+def _read(context: ProofContext, loader: Any, most: int) -> Read:
     found: dict[bytes, int] = {}
-    count, started = 0, bench.clock()
+    count, started = 0, context.clock()
     for digest in _digests(loader):
-        if count >= most or (count and bench.clock() - started > bench.target.seconds / 2):
+        if count >= most or (count and context.clock() - started > context.target.seconds / 2):
             return Read(first=found, samples=count, whole=False)
         found.setdefault(digest, count)
         count += 1

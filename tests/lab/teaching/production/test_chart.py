@@ -65,7 +65,7 @@ def test_ways_on_one_lane_do_not_cross():
 
 def test_the_loops_of_the_minimal_program():
     assert {way for way in ways(drawn(Selection())) if way[2] != "yes"} >= {
-        ("clear", "batches", ""), ("tell", "epochs", ""), ("batches", "tell", "no"), ("epochs", "end", "no")
+        ("clear", "batches", ""), ("print", "epochs", ""), ("batches", "print", "no"), ("epochs", "end", "no")
     }  # fmt: skip
 
 

@@ -18,5 +18,7 @@ def test_the_words_name_what_is_on():
 
 
 def test_a_stranger_may_ask_for_one():
-    assert parse_record(Selection, {"precision": "fp16", "seeding": True}) == selected("seeding", "precision", precision="fp16")
+    assert parse_record(Selection, {"precision": "fp16", "seeding": True}) == selected(
+        "seeding", "precision", precision="fp16"
+    )
     assert [field["kind"] for field in describe_fields(Selection)] == ["bool", "choice"] + ["bool"] * 8

@@ -78,7 +78,7 @@ def _update(on: Selection) -> str:
 
 
 def _end(on: Selection) -> str:
-    return "Put back the best weights" if on.early_stopping else "Trained"
+    return "Restore the best weights" if on.early_stopping else "Trained"
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
@@ -108,8 +108,8 @@ _PLANS: Final = (
     _Plan("judge", _always("Keep the weights, if they are the best"), ("judge",), 1),
     _Plan("record", _always("Write a record"), ("record", "train loss"), 1),
     _Plan("keep", _always("Save: beside, then rename"), ("keep", "save"), 1),
-    _Plan("tell", _always("Print"), ("tell",), 1),
-    _Plan("end", _end, ("put back",), 0, "end"),
+    _Plan("print", _always("Print"), ("print",), 1),
+    _Plan("end", _end, ("restore",), 0, "end"),
 )
 
 
@@ -135,12 +135,12 @@ def _boxes(on: Selection, program: Program) -> Iterator[Box]:
 
 
 def _edges(place: dict[str, int], boxes: tuple[Box, ...]) -> Iterator[Edge]:
-    turns = place["clear"], place["tell"]
+    turns = place["clear"], place["print"]
     for start in range(len(boxes) - 1):
         if start not in turns:
             yield Edge(start, start + 1, "down", 0, "yes" if boxes[start].kind == "ask" else "")
     yield Edge(place["clear"], place["batches"], "back", 1)
-    yield Edge(place["tell"], place["epochs"], "back", 2)
+    yield Edge(place["print"], place["epochs"], "back", 2)
     yield Edge(place["batches"], place["clear"] + 1, "skip", 0, "no")
     yield Edge(place["epochs"], place["end"], "skip", 2, "no")
     if "window" in place:

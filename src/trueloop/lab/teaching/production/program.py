@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import Final, NamedTuple
 
 from trueloop.lab.teaching.production.selection import Selection
-from trueloop.lab.teaching.production.snippets import BEFORE, MODEL, Snippet, autocast, fixed, lines
+from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Snippet, autocast, constant, lines
 
 
 def trainer_program(selection: Selection) -> Program:
@@ -18,7 +18,7 @@ def trainer_program(selection: Selection) -> Program:
     Args:
         selection: what is on; completed by what that needs.
     """
-    return put_together("The same run with trueloop.", PIECES, selection, {})
+    return assemble("The same run with trueloop.", PIECES, selection, {})
 
 
 def _folder(on: Selection) -> bool:
@@ -60,7 +60,7 @@ def _trainer(on: Selection) -> str:
     )
 
 
-_ABOVE: Final = {piece.name: piece for piece in BEFORE}
+_ABOVE: Final = {piece.name: piece for piece in SETUP_SNIPPETS}
 PIECES: Final = (
     _ABOVE["seed"],
     _ABOVE["data"],
@@ -191,7 +191,7 @@ def _save(on: Selection) -> str:
     )
 
 
-def _tell(on: Selection) -> str:
+def _print_epoch(on: Selection) -> str:
     if on.logging and on.evaluation:
         return lines(
             "print(",
@@ -213,38 +213,38 @@ if stale >= PATIENCE:
 """
 LOOP: Final = (
     Snippet(name="epochs", write=_epochs, apart=True),
-    Snippet(name="stop", write=fixed(STOP, lambda on: on.early_stopping), depth=1),
+    Snippet(name="stop", write=constant(STOP, lambda on: on.early_stopping), depth=1),
     Snippet(name="totals", write=_totals, depth=1),
     Snippet(name="batches", write=_batches, depth=1),
-    Snippet(name="move", write=fixed("inputs, targets = inputs.to(device), targets.to(device)"), depth=2),
+    Snippet(name="move", write=constant("inputs, targets = inputs.to(device), targets.to(device)"), depth=2),
     Snippet(name="forward", write=_forward, depth=2),
     Snippet(name="backward", write=_backward, depth=2),
     Snippet(name="total", write=_total, depth=2),
-    Snippet(name="draw", write=fixed(DRAW, lambda on: on.progress), depth=2),
-    Snippet(name="window", write=fixed(WINDOW, lambda on: on.accumulation), depth=2),
+    Snippet(name="draw", write=constant(DRAW, lambda on: on.progress), depth=2),
+    Snippet(name="window", write=constant(WINDOW, lambda on: on.accumulation), depth=2),
     Snippet(
         name="unscale",
-        write=fixed("scaler.unscale_(optimizer)", lambda on: on.scaled and on.clipping),
+        write=constant("scaler.unscale_(optimizer)", lambda on: on.scaled and on.clipping),
         depth=2,
     ),
-    Snippet(name="divide", write=fixed(DIVIDE, lambda on: on.accumulation), depth=2),
+    Snippet(name="divide", write=constant(DIVIDE, lambda on: on.accumulation), depth=2),
     Snippet(name="clip", write=lambda on: _clip(on) if on.clipping else "", depth=2),
     Snippet(name="update", write=_update, depth=2),
     Snippet(name="advance", write=lambda on: _advance(on) if on.schedule else "", depth=2),
-    Snippet(name="clear", write=fixed("optimizer.zero_grad()"), depth=2),
+    Snippet(name="clear", write=constant("optimizer.zero_grad()"), depth=2),
     Snippet(name="train loss", write=_train_loss, depth=1),
-    Snippet(name="look", write=fixed("val_loss, accuracy = evaluate()", lambda on: on.evaluation), depth=1),
-    Snippet(name="judge", write=fixed(JUDGE, lambda on: on.early_stopping), depth=1),
+    Snippet(name="look", write=constant("val_loss, accuracy = evaluate()", lambda on: on.evaluation), depth=1),
+    Snippet(name="judge", write=constant(JUDGE, lambda on: on.early_stopping), depth=1),
     Snippet(name="record", write=lambda on: _record(on) if on.logging else "", depth=1),
     Snippet(name="keep", write=lambda on: _save(on) if on.checkpoint else "", depth=1),
-    Snippet(name="tell", write=_tell, depth=1),
+    Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
-        name="put back",
-        write=fixed("model.load_state_dict(best_weights)", lambda on: on.early_stopping),
+        name="restore",
+        write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping),
         apart=True,
     ),
 )
-PROGRAM: Final = (*BEFORE, *LOOP)
+PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
 """Every piece, in the order of the text."""
 
 
@@ -303,10 +303,10 @@ def write(selection: Selection, replaced: Mapping[str, str] | None = None) -> Pr
         selection: what is on; completed by what that needs.
         replaced: texts that stand instead of pieces, by their names: another model, other data.
     """
-    return put_together("Trains a small network on handwritten digits.", PROGRAM, selection, replaced or {})
+    return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replaced or {})
 
 
-def put_together(doc: str, pieces: Sequence[Snippet], selection: Selection, replaced: Mapping[str, str]) -> Program:
+def assemble(doc: str, pieces: Sequence[Snippet], selection: Selection, replaced: Mapping[str, str]) -> Program:
     """Put pieces into one text, below a docstring and the imports they need.
 
     Args:

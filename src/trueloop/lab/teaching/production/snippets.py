@@ -28,7 +28,7 @@ class Snippet:
     """A blank line before it."""
 
 
-def fixed(text: str, when: Callable[[Selection], bool] = lambda on: True) -> Callable[[Selection], str]:
+def constant(text: str, when: Callable[[Selection], bool] = lambda on: True) -> Callable[[Selection], str]:
     """Return a writer of one text, for the selections that want it."""
     lines = dedent(text).strip("\n")
     return lambda on: lines if when(on) else ""
@@ -167,33 +167,33 @@ model = nn.Sequential(
 ).to(device)
 """
 
-BEFORE: Final = (
+SETUP_SNIPPETS: Final = (
     Snippet(name="settings", write=_settings),
-    Snippet(name="device", write=fixed('device = "cuda" if torch.cuda.is_available() else "cpu"'), apart=True),
+    Snippet(name="device", write=constant('device = "cuda" if torch.cuda.is_available() else "cpu"'), apart=True),
     Snippet(
         name="seed",
-        write=fixed("torch.manual_seed(0)  # weights, order and dropout, on every device", lambda on: on.seeding),
+        write=constant("torch.manual_seed(0)  # weights, order and dropout, on every device", lambda on: on.seeding),
     ),
-    Snippet(name="data", write=fixed(DATA), apart=True),
+    Snippet(name="data", write=constant(DATA), apart=True),
     Snippet(name="split", write=_split),
     Snippet(name="loaders", write=_loaders),
-    Snippet(name="model", write=fixed(MODEL), apart=True),
+    Snippet(name="model", write=constant(MODEL), apart=True),
     Snippet(
         name="criterion",
         write=_criterion,
     ),
-    Snippet(name="optimizer", write=fixed("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
+    Snippet(name="optimizer", write=constant("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
     Snippet(name="schedule", write=_schedule),
     Snippet(name="scaler", write=_scaler),
     Snippet(
         name="best",
-        write=fixed(
+        write=constant(
             'best, best_weights, stale = float("inf"), copy.deepcopy(model.state_dict()), 0',
             lambda on: on.early_stopping,
         ),
     ),
     Snippet(name="evaluate", write=_evaluate, apart=True),
-    Snippet(name="save", write=fixed(SAVE, lambda on: on.checkpoint), apart=True),
+    Snippet(name="save", write=constant(SAVE, lambda on: on.checkpoint), apart=True),
     Snippet(name="resume", write=_resume, apart=True),
 )
 """What stands above the training loop."""
