@@ -1,6 +1,6 @@
-"""Runs the examples under trueloop, and writes what they print into docs/tutorial.md and examples/README.md.
+"""Runs the examples under trueloop and writes their output into the two tutorial pages and examples/README.md.
 
-python examples/tutorial/page.py --run                  # run all of them, about ten minutes, then write the pages
+python examples/tutorial/page.py --run                  # run all of them (ten minutes), then write the pages
 python examples/tutorial/page.py --run never_cleared    # run some of them
 python examples/tutorial/page.py                        # write the pages from examples/tutorial/results.json
 """
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, RESULTS = ROOT / "examples", Path(__file__).parent / "results.json"
-PAGES = (ROOT / "docs" / "tutorial.md", EXAMPLES / "README.md")
-COLUMNS = 92  # of a report on the page
+PAGES = (ROOT / "docs" / "tutorial.md", ROOT / "docs" / "tutorial-more.md", EXAMPLES / "README.md")
+COLUMNS = 92  # width of a report on a page
 
 
 class Twin(NamedTuple):
@@ -33,15 +33,15 @@ class Twin(NamedTuple):
     of: str
     code: str
     at: str
-    """The line that the run's report names, as it stands in the file; empty where no run proves it."""
+    """Beginning of the source line that the report of `trueloop run` names; empty where no run proves the failure."""
     options: tuple[str, ...] = ()
-    """What both of the pair are run with for the page."""
+    """Command-line options of both scripts of the pair."""
     first: tuple[str, ...] = ()
-    """A run that comes before, unwatched."""
+    """Options of a run that comes before, without trueloop."""
 
     @property
     def script(self) -> str:
-        """Its path within examples/."""
+        """Path of the script within examples/."""
         return f"broken/{self.name}.py"
 
 
@@ -87,7 +87,7 @@ CORRECT = tuple(dict.fromkeys(twin.of for twin in TWINS))
 
 
 class Case(NamedTuple):
-    """One run for the page."""
+    """One measured run of a script."""
 
     key: str
     script: str
@@ -96,12 +96,12 @@ class Case(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What the reader types, in examples/."""
+        """Script and options as the reader types them in examples/."""
         return " ".join([self.script, *self.options])
 
 
 def cases() -> list[Case]:
-    """Every correct example, every twin, and a correct example with the options of a twin that has some."""
+    """Return a run of every correct example and every twin; of an example also with the options of its twins."""
     found = [Case(name, f"{name}.py") for name in CORRECT]
     for twin in TWINS:
         found.append(Case(twin.name, twin.script, twin.options, twin.first))
@@ -111,12 +111,12 @@ def cases() -> list[Case]:
 
 
 def digest(script: str) -> str:
-    """Return what tells that a script has changed since it was run."""
+    """Return a hash of a script, to detect changes since its run."""
     return hashlib.sha256((EXAMPLES / script).read_bytes()).hexdigest()[:16]
 
 
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Run a script under trueloop, in a copy of examples/."""
+    """Run a script under trueloop in a copy of examples/."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), "PYTHONWARNINGS": "ignore"}
 
     def python(*words: str) -> subprocess.CompletedProcess[str]:
@@ -138,63 +138,64 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-LOOKS = {
+FIGURE_DATA = {
     "graph_kept": "memory",
     "target_broadcast": "torch.stack([y[val], model(x[val]).flatten()], 1).mul(100).round().div(100).tolist()",
     "logits_taken_for_probabilities": "netG(torch.randn(16, 32, 1, 1)).add(1).mul(8).round().int().flatten(1).tolist()",
 }
-LOOK = """
+"""What a figure shows of a pair of scripts: their memory, or an expression evaluated after they have run."""
+RUN_AND_EVALUATE = """
 import json, runpy, sys, torch
 sys.argv = sys.argv[1:]
-seen = runpy.run_path(sys.argv[0], run_name="__main__")
-seen.get("model", torch.nn.Identity()).eval()
+variables = runpy.run_path(sys.argv[0], run_name="__main__")
+variables.get("model", torch.nn.Identity()).eval()
 torch.manual_seed(0)
 with torch.no_grad():
-    print(json.dumps(eval("LOOK", seen)))
+    print(json.dumps(eval("EXPRESSION", variables)))
 """
 
 
-def look(name: str) -> dict[str, Any]:
-    """Run a twin and its correct example for what only a picture shows."""
+def figure_data(name: str) -> dict[str, Any]:
+    """Run a twin and its correct example for the data of a figure."""
     [twin] = [twin for twin in TWINS if twin.name == name]
-    see = memory if LOOKS[name] == "memory" else state
-    return {script: see(script, LOOKS[name]) for script in (f"{twin.of}.py", twin.script)}
+    collect = memory_use if FIGURE_DATA[name] == "memory" else final_value
+    return {script: collect(script, FIGURE_DATA[name]) for script in (f"{twin.of}.py", twin.script)}
 
 
-def state(script: str, expression: str) -> Any:
-    """Return what an expression is worth at the end of a script."""
-    words = [sys.executable, "-W", "ignore", "-c", LOOK.replace("LOOK", expression), script]
+def final_value(script: str, expression: str) -> Any:
+    """Return the value of an expression after a script has run."""
+    words = [sys.executable, "-W", "ignore", "-c", RUN_AND_EVALUATE.replace("EXPRESSION", expression), script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def memory(script: str, _: str) -> list[int]:
-    """Return the MiB that a script holds, as often as it prints a line; Linux only."""
+def memory_use(script: str, _: str) -> list[int]:
+    """Return the resident memory of a script in MiB after each printed line; Linux only."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    words, held = [sys.executable, "-W", "ignore", script], list[int]()
+    words, resident_mib = [sys.executable, "-W", "ignore", script], list[int]()
     with subprocess.Popen(words, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for _line in process.stdout or ():
             pages = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[1])
-            held.append(pages * os.sysconf("SC_PAGE_SIZE") // 2**20)
-    return held
+            resident_mib.append(pages * os.sysconf("SC_PAGE_SIZE") // 2**20)
+    return resident_mib
 
 
 def findings(stderr: str) -> list[list[str]]:
-    """Return the findings of a report, each as its lines."""
+    """Return the findings of a printed report, each as a list of lines."""
     found = re.findall(r"^(?:error|warning) [A-Z]{3}\d{3}  .*?^  more .*?$", stderr, flags=re.MULTILINE | re.DOTALL)
     return [each.splitlines() for each in found]
 
 
 def lint_lines(script: str, code: str) -> list[str]:
-    """Return what the linter prints of a script."""
+    """Return the linter's output for a script."""
     words = ["-m", "trueloop", "lint", "--format", "concise", "--quiet", "--select", code, script]
     done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
 
 def lint() -> dict[str, list[str]]:
-    """Return what the linter finds in each script, notes included."""
+    """Return the codes that the linter reports in each script, notes included."""
     words = ["-m", "trueloop", "lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "."]
     done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
     found: dict[str, set[str]] = {}
@@ -204,7 +205,7 @@ def lint() -> dict[str, list[str]]:
 
 
 def run(names: list[str]) -> None:
-    """Run what is asked for, and keep what it said."""
+    """Run the named cases, or all, and save their results."""
     import torch
 
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": {}}
@@ -217,16 +218,16 @@ def run(names: list[str]) -> None:
             results["runs"][case.key] = found = measure(case, copy)
         print(f"{case.command}: {found['codes']}, {found['printed'][-1]}", flush=True)
         RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for name in LOOKS:
+    for name in FIGURE_DATA:
         if not names or name in names:
-            results.setdefault("looks", {})[name] = look(name)
+            results.setdefault("figure_data", {})[name] = figure_data(name)
     results["lint"] = lint()
     results["lint_lines"] = {t.name: lint_lines(t.script, t.code) for t in TWINS if t.code == "EVL006"}
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def typed(command: str) -> str:
-    """Return what the reader types to run a script under trueloop."""
+def run_command(command: str) -> str:
+    """Return the command line that runs a script under trueloop."""
     several = PROCESSES.get(command.partition(" ")[0])
     return f"torchrun --nproc-per-node {several} -m trueloop run {command}" if several else f"trueloop run {command}"
 
@@ -237,7 +238,7 @@ BLOCK = re.compile(r"(<!-- (\w+)((?: [\w.]+)*) \(page\.py\) -->\n).*?(<!-- end -
 
 
 class Pages:
-    """Writes the blocks of a page from the results."""
+    """Writes the generated blocks of a page; each public method writes the blocks of its name."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self._results = results
@@ -248,56 +249,64 @@ class Pages:
         return BLOCK.sub(lambda m: m[1] + getattr(self, m[2])(*m[3].split()) + m[4], text)
 
     def printed(self, key: str) -> str:
-        """Tell what a script prints by itself."""
+        """Show the output of a script without trueloop."""
         run = self._run(key)
         lines = run["printed"]
-        last = min(len(lines) - 3, lines.index(result(lines)))  # a text that is written at the end is shown whole
+        last = min(len(lines) - 3, lines.index(result(lines)))  # a text that is generated at the end is shown in full
         shown = lines if len(lines) < 7 else [*lines[:2], "...", *(line.rstrip() for line in lines[last:])]
         return fenced("text", [f"$ python {run['command']}", *shown])
 
-    def block_text(self, key: str) -> str:
-        """Tell what trueloop says of it."""
+    def report(self, key: str) -> str:
+        """Show the finding of `trueloop run`."""
         run = self._run(key)
         first, *others = run["report"]
         more = [f"... and {len(others)} more, for the other losses"] if others else []
-        block = fenced("text", [f"$ {typed(run['command'])}", "...", result(run["printed"]), "...", "", *first, *more])
-        twin = self._twins[key]
-        return block + (
-            "\n`trueloop lint` finds it, too, without running.\n" if twin.code in self._linted(twin) else ""
-        )
+        block = fenced("text", [f"$ {run_command(run['command'])}", "...", *first, *more])
+        found = self._twins[key].code in self._linted(self._twins[key])
+        return block + ("\n`trueloop lint` finds it too, without running the script.\n" if found else "")
+
+    def summary(self, key: str) -> str:
+        """Show the message and the line of a finding, then the result next to that of the correct script."""
+        run = self._run(key)
+        finding = run["report"][0]
+        message = finding[: finding.index("")]
+        place = finding[len(message) + 1]
+        command = f"$ {run_command(run['command'])}"
+        if self._twins[key].code in self._linted(self._twins[key]):
+            command += "    # trueloop lint finds it too"
+        return fenced("text", [command, *message, place, "", *self._results_of_pair(key)])
 
     def quiet(self, key: str) -> str:
-        """Tell what trueloop says of a correct script."""
+        """Show that `trueloop run` finds nothing in a correct script."""
         run = self._run(key)
-        return fenced("text", [f"$ {typed(run['command'])}", "...", f"trueloop: {run['headline']}", "..."])
+        return fenced("text", [f"$ {run_command(run['command'])}", "...", f"trueloop: {run['headline']}", "..."])
 
     def lint(self, name: str) -> str:
-        """Tell what the linter prints of a twin."""
+        """Show the linter's output for a twin, then the result next to that of the correct script."""
         command = f"trueloop lint --format concise --select {self._twins[name].code} {self._twins[name].script}"
-        return fenced("text", [f"$ {command}", *self._results["lint_lines"][name]])
-
-    def reached(self, name: str) -> str:
-        """Compare the last line of a broken copy with that of the correct example."""
-        twin = self._twins[name]
-        pair = (name, f"{twin.of} for {name}" if twin.options else twin.of)
-        width = max(len(self._run(key)["command"]) for key in pair)
-        lines = [f"{self._run(key)['command']:{width}}   {result(self._run(key)['printed'])}" for key in pair]
+        lines = [f"$ {command}", *self._results["lint_lines"][name], "", *self._results_of_pair(name)]
         return fenced("text", lines)
 
+    def reached(self, name: str) -> str:
+        """Compare the final result of a twin with that of the correct example."""
+        return fenced("text", self._results_of_pair(name))
+
+    def broken(self, name: str) -> str:
+        """Show the lines of the mistake."""
+        lines = [line for line in self._changes(name, context=3) if not line.startswith("+")]
+        texts = dedented([line[1:] for line in lines])
+        shown = [text if line else "..." for line, text in zip(lines, texts, strict=True)]
+        return fenced("py", shown)  # an excerpt: the tests compile blocks marked "python"
+
     def fix(self, name: str) -> str:
-        """Show what the fix changes."""
-        twin = self._twins[name]
-        texts = [
-            (EXAMPLES / script).read_text(encoding="utf-8").splitlines() for script in (twin.script, f"{twin.of}.py")
-        ]
-        lines = list(difflib.unified_diff(*texts, n=1, lineterm=""))[3:]  # behind the names and the first place
-        lines = ["" if line.startswith("@@") else line for line in lines]
-        indent = min(len(line[1:]) - len(line[1:].lstrip()) for line in lines if line[1:].strip())
-        return fenced("diff", [f"{line[0]} {line[1 + indent :]}".rstrip() if line else "..." for line in lines])
+        """Show the fix as a diff."""
+        lines = self._changes(name)
+        texts = dedented([line[1:] for line in lines])
+        return fenced("diff", [f"{a[0]} {b}".rstrip() if a else "..." for a, b in zip(lines, texts, strict=True)])
 
     def index(self) -> str:
         """List all twins."""
-        rows = ["| broken | of | what trueloop says | `run` | `lint` |", "|---|---|---|---|---|"]
+        rows = ["| broken | correct | failure | `run` | `lint` |", "|---|---|---|---|---|"]
         for twin in TWINS:
             run, lint = (twin.code in self._run(twin.name)["codes"], twin.code in self._linted(twin))
             rows.append(
@@ -307,21 +316,21 @@ class Pages:
         return "\n".join(rows) + "\n"
 
     def linted(self) -> str:
-        """Count what the text alone shows."""
+        """Count the scripts that `trueloop run` and `trueloop lint` find."""
         by_run = [twin for twin in TWINS if twin.code in self._run(twin.name)["codes"]]
         by_text = [twin for twin in TWINS if twin.code in self._linted(twin)]
         both = [twin for twin in by_run if twin in by_text]
         return (
-            f"Of the {len(TWINS)} broken scripts, `trueloop run` names {len(by_run)}, `trueloop lint` {len(by_text)}, "
-            f"and either of them {len(by_run) + len(by_text) - len(both)}.\n"
+            f"Of the {len(TWINS)} broken scripts, `trueloop run` finds the mistake in {len(by_run)}, `trueloop lint` "
+            f"in {len(by_text)}, and both together in {len(by_run) + len(by_text) - len(both)}.\n"
         )
 
     def machine(self) -> str:
-        """Say where the numbers come from."""
+        """Name the versions that the output comes from."""
         made = self._results["made_with"]
         return (
-            f"All output is of torch {made['torch']} and Python {made['python']}, on one thread of a CPU. Other "
-            "versions and machines give other digits, and the same findings.\n"
+            f"All output comes from torch {made['torch']} and Python {made['python']} on one CPU thread. Other "
+            "versions and machines print other digits, but get the same findings.\n"
         )
 
     def _run(self, key: str) -> dict[str, Any]:
@@ -330,14 +339,35 @@ class Pages:
     def _linted(self, twin: Twin) -> list[str]:
         return self._results["lint"].get(f"{twin.name}.py", [])
 
+    def _results_of_pair(self, name: str) -> list[str]:
+        twin = self._twins[name]
+        pair = (name, f"{twin.of} for {name}" if twin.options else twin.of)
+        width = max(len(self._run(key)["command"]) for key in pair)
+        return [f"{self._run(key)['command']:{width}}   {result(self._run(key)['printed'])}" for key in pair]
+
+    def _changes(self, name: str, context: int = 1) -> list[str]:
+        """Return the lines of a unified diff from a twin to its correct example; "" separates two places."""
+        twin = self._twins[name]
+        texts = [
+            (EXAMPLES / script).read_text(encoding="utf-8").splitlines() for script in (twin.script, f"{twin.of}.py")
+        ]
+        lines = list(difflib.unified_diff(*texts, n=context, lineterm=""))[3:]  # without the names and the first place
+        return ["" if line.startswith("@@") else line for line in lines]
+
+
+def dedented(lines: list[str]) -> list[str]:
+    """Return lines without their common indentation."""
+    indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+    return [line[indent:] for line in lines]
+
 
 def result(printed: list[str]) -> str:
-    """Return the last line that has a result."""
+    """Return the last printed line that contains a result."""
     return next(line for line in reversed(printed) if re.search(r"(loss|accuracy|upright) +\d", line))
 
 
 def fenced(language: str, lines: list[str]) -> str:
-    """Return a block of a page."""
+    """Return a fenced block of Markdown."""
     return "\n".join([f"```{language}", *lines, "```"]) + "\n"
 
 
@@ -362,10 +392,10 @@ def write() -> None:
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the examples if requested, and write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="run the examples; without it, only write the pages")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="an example, a mistake; all where none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="an example or a mistake; default: all")
     options = parser.parse_args()
     if options.run:
         run(options.names)

@@ -1,4 +1,4 @@
-"""The pictures of docs/tutorial.md, drawn from what the runs printed; called by page.py."""
+"""Draws the figures of the tutorial pages from the output of the runs; called by page.py."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ mpl.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9, "path.simplify_threshold": 1.0,
 })  # fmt: skip
 
-from matplotlib import pyplot as plt  # noqa: E402 - what is set above counts from here on
+from matplotlib import pyplot as plt  # noqa: E402 - after the settings above
 
 RIGHT, WRONG = "#2a6fbb", "#c8442f"
 NUMBER = r" +(-?[\d.]+(?:e[-+]?\d+)?)"
 
 
 def column(run: dict[str, Any], name: str) -> list[float]:
-    """Return what stands behind a name in the lines that a script printed."""
+    """Return the numbers after a name in the printed lines of a script."""
     lines = [re.search(rf"\b{name}{NUMBER}", line) for line in run["printed"] if not line.startswith("best")]
     return [float(found[1]) for found in lines if found]
 
 
 def which(runs: dict[str, Any]) -> Any:
-    """Draw the training losses of a classifier and of its twins: one of them is right."""
+    """Draw the training losses of a correct classifier and seven broken ones."""
     names = [
         "never_cleared", "train_mode_left_on", "held_out_seen_in_training", "best_by_reference",
         "classification", "order_not_shuffled", "eval_mode_left_on", "softmax_applied_twice",
@@ -45,10 +45,10 @@ def which(runs: dict[str, Any]) -> Any:
     return figure
 
 
-def broadcast(looks: dict[str, Any]) -> Any:
-    """Draw predictions against what was measured."""
+def broadcast(values: dict[str, Any]) -> Any:
+    """Draw predicted against measured values."""
     figure, axes = plt.subplots(1, 2, figsize=(6.4, 3), sharex=True, sharey=True)
-    for axis, (script, points), colour in zip(axes, looks.items(), (RIGHT, WRONG), strict=True):
+    for axis, (script, points), colour in zip(axes, values.items(), (RIGHT, WRONG), strict=True):
         measured, predicted = zip(*points, strict=True)
         axis.plot([-2, 2.5], [-2, 2.5], color="#bbb", linewidth=1)
         axis.scatter(measured, predicted, s=10, color=colour, alpha=0.7, linewidths=0)
@@ -58,7 +58,7 @@ def broadcast(looks: dict[str, Any]) -> Any:
 
 
 def rates(runs: dict[str, Any]) -> Any:
-    """Draw the learning rate of a schedule that is advanced per update, and per micro-batch."""
+    """Draw the learning rates of a schedule stepped per update and per micro-batch."""
     figure, axis = plt.subplots(figsize=(6.4, 2.6))
     for name, colour in (("language_model", RIGHT), ("counted_in_micro_batches", WRONG)):
         lr = column(runs[name], "lr")
@@ -68,31 +68,31 @@ def rates(runs: dict[str, Any]) -> Any:
     return figure
 
 
-def digits(looks: dict[str, Any]) -> Any:
-    """Draw what two generators write."""
+def digits(generated: dict[str, Any]) -> Any:
+    """Draw the digits of two generators."""
     import numpy as np
 
     figure, axes = plt.subplots(2, 1, figsize=(6.4, 1.9))
-    for axis, (script, images) in zip(axes, looks.items(), strict=True):
+    for axis, (script, images) in zip(axes, generated.items(), strict=True):
         axis.imshow(np.array(images).reshape(-1, 8, 8).transpose(1, 0, 2).reshape(8, -1), cmap="gray_r")
         axis.set_title(script, loc="left")
         axis.axis("off")
     return figure
 
 
-def memory(looks: dict[str, Any]) -> Any:
-    """Draw by how much the memory of two scripts grows."""
+def memory(memory_mib: dict[str, Any]) -> Any:
+    """Draw the growth of memory of two scripts."""
     figure, axis = plt.subplots(figsize=(6.4, 2.2))
-    for (script, held_mib), colour in zip(looks.items(), (RIGHT, WRONG), strict=True):
-        epochs = [5 * (i + 1) for i in range(len(held_mib))]
-        axis.plot(epochs, [held - held_mib[0] for held in held_mib], color=colour, label=script)
+    for (script, resident_mib), colour in zip(memory_mib.items(), (RIGHT, WRONG), strict=True):
+        epochs = [5 * (i + 1) for i in range(len(resident_mib))]
+        axis.plot(epochs, [each - resident_mib[0] for each in resident_mib], color=colour, label=script)
     axis.set(xlabel="epoch", ylabel="memory gained (MiB)")
     axis.legend(frameon=False, loc="upper left")
     return figure
 
 
 def poles(runs: dict[str, Any]) -> Any:
-    """Draw how long the pole stays up."""
+    """Draw how many steps the pole stays upright."""
     figure, axis = plt.subplots(figsize=(8, 2.6))
     colours = {"actor_critic": RIGHT, "parameters_missing": "#d98e2b", "discarded": WRONG, "loss_without_graph": "#777"}
     for name, colour in colours.items():
@@ -105,15 +105,15 @@ def poles(runs: dict[str, Any]) -> Any:
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """Draw all of them."""
-    runs, looks = results["runs"], results["looks"]
+    """Draw all figures."""
+    runs, data = results["runs"], results["figure_data"]
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "which": which(runs),
-        "broadcast": broadcast(looks["target_broadcast"]),
+        "broadcast": broadcast(data["target_broadcast"]),
         "rates": rates(runs),
-        "digits": digits(looks["logits_taken_for_probabilities"]),
-        "memory": memory(looks["graph_kept"]),
+        "digits": digits(data["logits_taken_for_probabilities"]),
+        "memory": memory(data["graph_kept"]),
         "poles": poles(runs),
     }
     for name, figure in figures.items():

@@ -26,8 +26,19 @@ GOES_ON = (
     "try: break\n  finally: f()",
     "for y in f(): pass\n  else: continue\n  break",
 )
-MANY_TURNS = ("GRD001", "GRD004", "PRC004", "PRC006", "EVL002", "MEM001", "MEM005", "OPT004", "DAT003",
-              "DAT004", "DST003")  # fmt: skip
+MANY_TURNS = (
+    "GRD001",
+    "GRD004",
+    "PRC004",
+    "PRC006",
+    "EVL002",
+    "MEM001",
+    "MEM005",
+    "OPT004",
+    "DAT003",
+    "DAT004",
+    "DST003",
+)
 
 
 @pytest.mark.parametrize(("body", "once"), [*((each, True) for each in LEAVES), *((each, False) for each in GOES_ON)])
@@ -37,7 +48,9 @@ def test_a_loop_whose_body_ends_by_leaving_runs_at_most_once(head, body, once):
 
 
 def test_a_comprehension_may_run_several_times():
-    assert not Loop(next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None).runs_at_most_once()
+    assert not Loop(
+        next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None
+    ).runs_at_most_once()
 
 
 @pytest.mark.parametrize("code", MANY_TURNS)

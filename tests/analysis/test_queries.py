@@ -48,11 +48,14 @@ def sums(count: int) -> str:
     return HEAD + LOOP + "    " + "\n    ".join(["loss = loss + loss"] * count) + "\n    scheduler.step(loss)\n"
 
 
-@pytest.mark.parametrize(("text", "code", "found", "few", "many"), [
-    (lists, "MEM001", lambda count: count, 20, 80),
-    (functions, "ENV005", lambda count: count, 4, 16),
-    (sums, "SCH005", lambda _: 1, 5, 20),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "code", "found", "few", "many"),
+    [
+        (lists, "MEM001", lambda count: count, 20, 80),
+        (functions, "ENV005", lambda count: count, 4, 16),
+        (sums, "SCH005", lambda _: 1, 5, 20),
+    ],
+)
 def test_work_grows_linearly_with_the_source(
     monkeypatch: pytest.MonkeyPatch, text: Callable[[int], str], code: str, found: Any, few: int, many: int
 ):

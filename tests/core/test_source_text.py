@@ -125,13 +125,13 @@ def test_a_statement_moves_with_its_comment():
     text, (loop, shared, _, last) = first(source)
     short, long = loop.body
     assert (
-        edited(text, *text.move_statement(short, behind=last))
+        edited(text, *text.move_statement(short, after=last))
         == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
     )
-    moved = text.move_statement(last, before=short, behind_lines=("a()",))
+    moved = text.move_statement(last, before=short, leading_lines=("a()",))
     assert edited(text, *moved) == source.replace("    f(x)", "    a()\n    j()\n    f(x)").removesuffix("j()\n")
-    assert text.move_statement(long, behind=last) is None
-    assert text.move_statement(shared, behind=last) is None
+    assert text.move_statement(long, after=last) is None
+    assert text.move_statement(shared, after=last) is None
     assert text.move_statement(last) is None
 
 
@@ -151,7 +151,7 @@ def test_added_or_removed_graph_cuts_are_detected(source, start, end, new):
 
 def test_moved_lines_and_similar_words_do_not_cut_the_graph():
     text = SourceText("a = f(b).item()\nstep()\n")
-    edits = text.move_statement(ast.parse(text.source).body[0], behind=ast.parse(text.source).body[1])
+    edits = text.move_statement(ast.parse(text.source).body[0], after=ast.parse(text.source).body[1])
     assert edits
     assert not cuts_graph(text, Fix(edits, safe=True))
     for new in (

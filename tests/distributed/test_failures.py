@@ -102,10 +102,10 @@ def trained(place):
     return counts
 
 
-def test_with_dropout_other_numbers_of_processes_go_on_and_say_so(place):
+def test_with_dropout_another_process_count_continues_and_is_reported(place):
     assert place.fork(faults="0/0/forward/4/stop").wait() == [143, 143]
     assert place.fork(processes=1).wait() == [0]
-    assert "not to the bit: on.processes: was 2, is 1" in place.notes()["resumed_inexact"]
+    assert "no longer bitwise: on.processes: was 2, is 1" in place.notes()["resumed_inexact"]
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_a_process_that_never_comes_is_named(place):
     assert "rank 2." in started.words()
 
 
-def test_three_processes_say_that_a_restart_shows_in_the_last_bit(place):
+def test_three_processes_report_that_a_restart_changes_the_last_bit(place):
     """As in `test_other_numbers_...`, but it is the same number: DDP alone makes the difference."""
     assert place.fork(processes=3, faults="0/2/forward/7/kill").wait() == [1, 1, -signal.SIGKILL]
     assert place.fork(processes=3).wait() == [0, 0, 0]
-    assert "DDP adds the gradients of 3 processes up in another order" in place.notes()["resumed_inexact"]
+    assert "DDP sums the gradients of 3 processes in another order" in place.notes()["resumed_inexact"]
     assert place.journaled("run_ended")[-1]["update"] == 18
 
 
-def test_a_smoke_test_is_of_all_processes_and_a_measurement_of_one(place):
+def test_a_smoke_test_uses_all_processes_and_a_measurement_one(place):
     smoked = place.fork("--smoke")
     assert smoked.wait() == [0, 0]
     assert "smoke test passed" in smoked.words()
@@ -159,4 +159,4 @@ def test_a_smoke_test_is_of_all_processes_and_a_measurement_of_one(place):
     for command in ("profile", "tune"):
         refused = place.fork(command=[command, str(RECIPE)])
         assert refused.wait() == [1, 1]
-        assert "is of one process, but this is one of 2" in refused.words()
+        assert "needs a single process, but this is one of 2" in refused.words()

@@ -87,7 +87,9 @@ def test_an_internal_error_is_reported_and_other_files_are_linted():
     def find(source):
         raise KeyError("x")
 
-    assert "trueloop itself failed: KeyError: 'x' (test_check_file.py:" in lint_text("x", "a.py", [failure(find)]).problem
+    assert (
+        "trueloop itself failed: KeyError: 'x' (test_check_file.py:" in lint_text("x", "a.py", [failure(find)]).problem
+    )
 
 
 KNOWN = Path(__file__).with_name("known_loops.txt")

@@ -5,7 +5,14 @@ import pytest
 
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import ActiveRule
-from trueloop.lint.check_tree import MIN_FILES_FOR_PROCESSES, LintJob, lint_content, lint_file, lint_files, cache_cell_lines
+from trueloop.lint.check_tree import (
+    MIN_FILES_FOR_PROCESSES,
+    LintJob,
+    cache_cell_lines,
+    lint_content,
+    lint_file,
+    lint_files,
+)
 
 RULES = [
     ActiveRule(e.failure, e.slug, e.failure.rule)

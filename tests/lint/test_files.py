@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from trueloop.lint.files import MAX_FILE_BYTES, Unreadable, read_bytes, decode, discover
+from trueloop.lint.files import MAX_FILE_BYTES, Unreadable, decode, discover, read_bytes
 
 
 def found(root, *paths, exclude=()):

@@ -70,4 +70,4 @@ def test_a_note_about_inserted_code_does_not_block_a_fix():
     note = note._replace(failure=replace(note.failure, severity=Severity.NOTE))
     assert fix_text("bad\n", "a.py", [rule_replacing("good"), note]).text == "x\n"
     grave = rule_replacing("(", old="good", code="EVL001")
-    assert fix_text("bad\n", "a.py", [rule_replacing("good"), grave]).text == "bad\n", "it would bring along another mistake"
+    assert fix_text("bad\n", "a.py", [rule_replacing("good"), grave]).text == "bad\n", "it would add another mistake"

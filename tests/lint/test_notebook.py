@@ -7,13 +7,18 @@ from trueloop.lint.notebook import Notebook
 
 CELLS = [
     {"cell_type": "markdown", "metadata": {}, "source": ["# Title\n"]},
-    {"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": [{"data": 1e-05}],
-     "source": ["%matplotlib inline\n", "import torch\n", "x = !ls\n", "?torch"]},
+    {
+        "cell_type": "code",
+        "execution_count": 1,
+        "metadata": {},
+        "outputs": [{"data": 1e-05}],
+        "source": ["%matplotlib inline\n", "import torch\n", "x = !ls\n", "?torch"],
+    },
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": "%%bash\nls -l\n"},
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["if x:\n", "    !pip install é\n", "    y = x"]},
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": []},
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["this is no python"]},
-]  # fmt: skip
+]
 
 
 def raw(**how):

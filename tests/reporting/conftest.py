@@ -70,9 +70,18 @@ def finding(folder: Path) -> Finding:
 def report(finding: Finding) -> Report:
     path = finding.location.path if finding.location else ""
     kept = replace(
-        finding, code="MEM001", slug="graph-kept", title="Graphs are kept", severity=Severity.WARNING, count=1,
-        location=SourceLocation(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
-    )  # fmt: skip
+        finding,
+        code="MEM001",
+        slug="graph-kept",
+        title="Graphs are kept",
+        severity=Severity.WARNING,
+        count=1,
+        location=SourceLocation(path, 12, "train"),
+        related=(),
+        change=None,
+        first_update=40,
+        fix="Keep loss.item().",
+    )
     starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, location=None, fix="")
     updates = tuple(range(0, 1200, 10))
     return Report(
@@ -92,7 +101,9 @@ def report(finding: Finding) -> Report:
         updates_traced=52,
         seconds=4.0,
         overhead_s=0.05,
-        timing=UpdateTiming(update_s=0.0034, data_share=0.125, forward_share=0.25, backward_share=0.375, optimizer_share=0.125),
+        timing=UpdateTiming(
+            update_s=0.0034, data_share=0.125, forward_share=0.25, backward_share=0.375, optimizer_share=0.125
+        ),
         series={
             "loss": Series(updates=updates, values=(float("nan"), *(2.0 - 0.001 * update for update in updates[1:]))),
             "grad_norm": Series(updates=updates, values=tuple(0.5 + 0.1 * update for update in updates)),

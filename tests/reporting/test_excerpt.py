@@ -80,7 +80,9 @@ def test_a_multiline_change_keeps_relative_indentation(finding: Finding):
 
 
 def test_a_change_of_a_missing_file_shows_the_new_lines():
-    assert [tuple(each) for each in diff_lines(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
+    assert [tuple(each) for each in diff_lines(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [
+        ("+", "x = 1")
+    ]
 
 
 def test_a_byte_fix_is_shown_as_a_diff(tmp_path):
@@ -88,9 +90,14 @@ def test_a_byte_fix_is_shown_as_a_diff(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfif x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
     at = path.read_bytes().index(b"1")
     found = Finding(
-        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation(str(path), 2),
+        code="GRD001",
+        slug="s",
+        title="t",
+        severity=Severity.ERROR,
+        message="m.",
+        location=SourceLocation(str(path), 2),
         autofix=Fix((Edit(at, at + 1, "2"),), safe=True),
-    )  # fmt: skip
+    )
     assert fix_diff(found) == [DiffLine("-", "f(1)  # é"), DiffLine("+", "f(2)  # é")]
     assert fix_diff(replace(found, cell=1)) == []
     assert fix_diff(replace(found, location=SourceLocation("gone.py", 1))) == []

@@ -49,8 +49,16 @@ def test_the_page_is_complete_and_loads_nothing(report: Report, folder: Path):
 def test_the_page_has_the_content_of_the_terminal_report(report: Report, folder: Path):
     page = to_html(report, base=folder)
     assert "1 error, 1 warning, 1 note: this run is not training what you think</h1>" in page
-    for words in ("train.py:11", "added here", "since update 1, 1199 times", "Call optimizer.zero_grad()",
-                  "no held-out loader was swept", "seen 312 more times", "loaders.py:41", "1.2 %"):  # fmt: skip
+    for words in (
+        "train.py:11",
+        "added here",
+        "since update 1, 1199 times",
+        "Call optimizer.zero_grad()",
+        "no held-out loader was swept",
+        "seen 312 more times",
+        "loaders.py:41",
+        "1.2 %",
+    ):
         assert words in page, words
     assert page.count("<svg") == 4
     assert page.count('class="mark"') == 2 * 3, "a first update on each plot whose updates reach it"
@@ -60,9 +68,13 @@ def test_texts_of_the_program_are_escaped(report: Report, folder: Path):
     (folder / "train.py").write_text("x = '</pre><script>alert(1)</script>'\n" * 20)
     evil = "<script>alert(1)</script>\" onload='x'\x1b\udcff"
     finding = replace(
-        report.findings[0], message=evil, title=evil, fix=evil, location=SourceLocation(str(folder / "train.py"), 3, evil),
+        report.findings[0],
+        message=evil,
+        title=evil,
+        fix=evil,
+        location=SourceLocation(str(folder / "train.py"), 3, evil),
         related=((SourceLocation(f"/{evil}.py", 1, evil), evil),),
-    )  # fmt: skip
+    )
     hostile = replace(report, findings=(finding,), problems=(evil,))
     page = to_html(hostile)
     assert "<script" not in page

@@ -37,8 +37,12 @@ def test_the_keys_of_a_finding(report: Report):
     assert (first["line"], first["function"], first["first_update"], first["count"]) == (11, "train", 1, 1199)
     assert first["related"] == [{"path": first["path"], "line": 10, "function": "train", "message": "added here"}]
     assert first["change"] == {
-        "path": first["path"], "line": 10, "function": "train", "text": "optimizer.zero_grad()", "position": "before",
-    }  # fmt: skip
+        "path": first["path"],
+        "line": 10,
+        "function": "train",
+        "text": "optimizer.zero_grad()",
+        "position": "before",
+    }
     assert (last["path"], last["line"], last["change"]) == (None, None, None)
 
 
@@ -52,8 +56,11 @@ def test_the_keys_of_an_explained_error(report: Report, error: ExplainedError):
     content = to_json(replace(report, error=error))["error"]
     path = content["path"]
     assert (content["kind"], content["type"], content["line"], content["update"]) == (
-        "shape-mismatch", "RuntimeError", 9, 3,
-    )  # fmt: skip
+        "shape-mismatch",
+        "RuntimeError",
+        9,
+        3,
+    )
     assert content["origin"] == {"path": path, "line": 8, "function": "train", "message": "`x` comes from here"}
     assert [each["line"] for each in content["related"]] == [6]
     assert content["meaning"] == error.meaning

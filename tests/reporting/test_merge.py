@@ -56,7 +56,9 @@ def test_the_most_severe_findings_come_first(report: Report, finding: Finding):
     ],
 )
 def test_verdicts_are_merged_per_failure(verdicts: list[Verdict], merged: Verdict):
-    reports = {rank: Report(findings=(), verdicts=(FailureVerdict("GRD001", each),)) for rank, each in enumerate(verdicts)}
+    reports = {
+        rank: Report(findings=(), verdicts=(FailureVerdict("GRD001", each),)) for rank, each in enumerate(verdicts)
+    }
     assert merge_reports(reports).verdicts == (FailureVerdict("GRD001", merged),)
 
 

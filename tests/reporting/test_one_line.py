@@ -6,9 +6,16 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.one_line import format_annotation, format_concise, format_statistics
 
 FOUND = Finding(
-    code="GRD001", slug="never-cleared", title="Gradients are never cleared", severity=Severity.WARNING,
-    message="50 % of it:\nhere, it is.", location=SourceLocation("/w/a,b.py", 3), column=5, end=(4, 7), fix="Do it.",
-)  # fmt: skip
+    code="GRD001",
+    slug="never-cleared",
+    title="Gradients are never cleared",
+    severity=Severity.WARNING,
+    message="50 % of it:\nhere, it is.",
+    location=SourceLocation("/w/a,b.py", 3),
+    column=5,
+    end=(4, 7),
+    fix="Do it.",
+)
 BASE = Path("/w")
 
 
@@ -39,4 +46,6 @@ def test_statistics_count_the_most_frequent_first():
     assert list(format_statistics([])) == []
     for safe, mark in ((True, "[*]"), (False, "   ")):
         fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
-        assert list(format_statistics([fixable, FOUND])) == [f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"]
+        assert list(format_statistics([fixable, FOUND])) == [
+            f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"
+        ]

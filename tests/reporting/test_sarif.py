@@ -71,8 +71,10 @@ def test_the_log_has_rules_levels_and_locations(report: Report, folder: Path):
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert [(rule["id"], rule["name"]) for rule in rules] == [
-        ("GRD001", "NeverCleared"), ("MEM001", "GraphKept"), ("ENV001", "Starved"),
-    ]  # fmt: skip
+        ("GRD001", "NeverCleared"),
+        ("MEM001", "GraphKept"),
+        ("ENV001", "Starved"),
+    ]
     assert [result["level"] for result in run["results"]] == ["error", "warning", "note"]
     assert all(rules[result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])
     first, _, last = run["results"]

@@ -4,7 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
-from trueloop.reporting.summary import Outcome, overhead_share, format_counts, headline, repeat_notes, outcome, reasons_not_judged, format_path, format_occurrences
+from trueloop.reporting.summary import (
+    Outcome,
+    format_counts,
+    format_occurrences,
+    format_path,
+    headline,
+    outcome,
+    overhead_share,
+    reasons_not_judged,
+    repeat_notes,
+)
 
 CLEAN = Report(findings=(), verdicts=(FailureVerdict("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
 

@@ -178,7 +178,7 @@ class SourceFile:
         """Return True if a value, or a model whose parameters it holds, was passed to code outside the file.
 
         Args:
-            thing: a model, optimizer, scaler ...
+            value: a model, optimizer, scaler ...
             operations: the operations to search.
         """
         return any(

@@ -182,17 +182,17 @@ class SourceText:
         self,
         statement: ast.stmt,
         *,
-        behind: ast.stmt | None = None,
+        after: ast.stmt | None = None,
         before: ast.stmt | None = None,
-        behind_lines: tuple[str, ...] = (),
+        leading_lines: tuple[str, ...] = (),
     ) -> tuple[Edit, ...] | None:
         """Return the edits that move a one-line statement, with its comment, before or after another one.
 
         Args:
             statement: the statement to move.
-            behind: the statement after which it goes.
+            after: the statement after which it goes.
             before: or the statement before which it goes.
-            behind_lines: new lines directly before it.
+            leading_lines: new lines directly before it.
 
         Returns:
             The edits; None if the statement shares its line with others or has several lines.
@@ -202,10 +202,10 @@ class SourceText:
             return None
         start, end = self._line_starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
-        lines = (*behind_lines, line)
+        lines = (*leading_lines, line)
         put = (
-            self.insert_after(behind, *lines)
-            if behind is not None
+            self.insert_after(after, *lines)
+            if after is not None
             else self.insert_before(before, *lines)
             if before
             else None

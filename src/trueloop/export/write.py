@@ -67,9 +67,9 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
             fix="Parity needs real samples: give at least one, and a tolerance of 0 or more.",
         )
     batches = spec.batches if spec.dynamic_batch else [one for each in spec.batches for one in _split_batch(each)]
-    moving = _dynamic_dims(batches, batch=spec.dynamic_batch)
+    dynamic = _dynamic_dims(batches, batch=spec.dynamic_batch)
     example = max(batches, key=lambda inputs: min(_dynamic_sizes(inputs, dynamic), default=1))
-    written = write(spec.kind, model, example, moving, folder / FILES[spec.kind])
+    written = write(spec.kind, model, example, dynamic, folder / FILES[spec.kind])
     reopened, reference = open_model(spec.kind, folder / FILES[spec.kind]), as_run(model)
     agreement = compare_outputs(reference, reopened, batches, tolerance=spec.tolerance)
     if not agreement.passed:
@@ -78,7 +78,7 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
             why="The served model would not be the one that was measured.",
             fix="Look for randomness or state kept between calls in forward; --tolerance allows more.",
         )
-    inputs = _describe_inputs(spec, batches, moving, written, (reference, reopened))
+    inputs = _describe_inputs(spec, batches, dynamic, written, (reference, reopened))
     outputs = _describe_outputs(model, batches, spec.dynamic_batch)
     description = Description(kind=spec.kind, inputs=inputs, outputs=outputs, reading=spec.reading, answer=spec.answer)
     record = {**about, "parity": {**asdict(agreement), "allowed": agreement.allowed}, "notes": list(written.notes)}
@@ -105,14 +105,14 @@ def _dynamic_dims(batches: Sequence[Inputs], *, batch: bool) -> list[frozenset[i
     return found
 
 
-def _dynamic_sizes(inputs: Inputs, moving: Sequence[frozenset[int]]) -> list[int]:
-    return [tensor.shape[dim] for tensor, dims in zip(inputs, moving, strict=True) for dim in dims]
+def _dynamic_sizes(inputs: Inputs, dynamic: Sequence[frozenset[int]]) -> list[int]:
+    return [tensor.shape[dim] for tensor, dims in zip(inputs, dynamic, strict=True) for dim in dims]
 
 
 def _describe_inputs(
     spec: ExportSpec,
     batches: Sequence[Inputs],
-    moving: Sequence[frozenset[int]],
+    dynamic: Sequence[frozenset[int]],
     written: WriteResult,
     runs: tuple[Run, Run],
 ) -> tuple[Array, ...]:
@@ -122,7 +122,7 @@ def _describe_inputs(
         shape: list[Extent] = []
         for dim in range(batches[0][place].dim()):
             seen = [inputs[place].shape[dim] for inputs in batches]
-            if dim not in moving[place]:
+            if dim not in dynamic[place]:
                 shape.append(Extent(lowest=seen[0], highest=seen[0]))
             elif dim == 0:
                 shape.append(Extent(lowest=1))
@@ -131,7 +131,7 @@ def _describe_inputs(
                 shared = [
                     other
                     for other in range(len(batches[0]))
-                    if dim in moving[other]
+                    if dim in dynamic[other]
                     and all(inputs[other].shape[dim] == inputs[place].shape[dim] for inputs in batches)
                 ]
                 shape.append(_include_size_one(proven, batches[0], shared, dim, runs))

@@ -166,8 +166,11 @@ def _curve_section(report: Report) -> Markup:
 
 def _timing_section(rate: UpdateTiming) -> Markup:
     shares = {
-        "data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share,
-    }  # fmt: skip
+        "data": rate.data_share,
+        "forward": rate.forward_share,
+        "backward": rate.backward_share,
+        "optimizer": rate.optimizer_share,
+    }
     shares["other"] = max(0.0, 1 - sum(shares.values()))
     bar = (element("div", class_=name, style=f"flex: {share:.4f}") for name, share in shares.items() if share > 0)
     legend = (

@@ -202,8 +202,9 @@ def _not_judged(report: Report) -> Iterator[str]:
 
 
 def _format_overhead(report: Report) -> str:
-    seen = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}, {format_number(report.updates_traced)} fully"
-    return f"{seen}; tracing took at least {format_percent(overhead_share(report))} of the time ({format_duration(report.overhead_s)})"
+    updates = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}"
+    overhead = f"{format_percent(overhead_share(report))} of the time ({format_duration(report.overhead_s)})"
+    return f"{updates}, {format_number(report.updates_traced)} fully; tracing took at least {overhead}"
 
 
 def format_timing(rate: UpdateTiming) -> str:

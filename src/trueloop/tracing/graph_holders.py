@@ -1,7 +1,7 @@
-"""Who keeps old graphs alive, by name: a search from the program's own variables to the tensors they lead to.
+"""Finds the variables that keep old graphs alive, by a search from the program's variables to their tensors.
 
-Asking the garbage collector for referrers takes seconds and names its own temporaries. Searching forwards from the
-locals and globals of the program's frames takes milliseconds and gives the names the author knows.
+Searching the garbage collector's referrers takes seconds and finds internal temporaries. Searching forwards from the
+locals and globals of the program's frames takes milliseconds and gives names that the user can find in the source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the saved tensors of a graph node, and the shapes around it, without unpacking.
 
-Hooks of the program on saved tensors (offloading, checkpointing) do not run, and nothing is kept. Before torch 2.8 saved
-tensors could only be read by running the hooks: there they are not read, and detectors report "not judged".
+Hooks of the program on saved tensors (offloading, checkpointing) do not run, and nothing is kept. Before torch 2.8
+saved tensors could only be read by running the hooks: there they are not read, and detectors report "not judged".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules that are made and never advanced; told at the end, where no line of the program could advance them."""
+"""Finds schedulers that are created and never stepped, if no line of the program could step them."""
 
 from __future__ import annotations
 
@@ -20,115 +20,126 @@ from trueloop.tracing.program_text.schedule_calls import may_step_schedule, sets
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
-MAX_OPTIMIZERS: Final = 128  # optimizers that are followed; a sweep makes more
+MAX_OPTIMIZERS: Final = 128  # optimizers that are followed; a hyper-parameter sweep creates more
 
 
 @dataclass(slots=True)
-class _Made:
-    """One schedule, and where the program was when it was made."""
+class _CreatedScheduler:
+    """One scheduler, and the state of the program when it was created."""
 
     schedule: weakref.ref[Any]
     ref: Ref
     kind: str
     optimizer: Ref
     steps: int
-    micro: int
-    place: CodePosition | None
+    backward_count: int
+    location: CodePosition | None
     frames: list[int]
     files: set[str]
-    driven: bool | None = None
-    """A library runs the loop that steps its optimizer; None = not looked at yet."""
+    run_by_library: bool | None = None
+    """A library runs the loop that steps its optimizer; None = not checked yet."""
 
 
 @dataclass(slots=True)
-class _Over:
-    """The schedules of one optimizer."""
+class _OptimizerSchedulers:
+    """The schedulers of one optimizer."""
 
-    known: OptimizerState
-    made: list[_Made] = field(default_factory=list[_Made])
-    advanced: bool = False
-    """One of them was."""
+    state: OptimizerState
+    created: list[_CreatedScheduler] = field(default_factory=list[_CreatedScheduler])
+    stepped: bool = False
+    """One of them was stepped."""
 
 
 class UnsteppedSchedules:
-    """Told of every schedule that is made or advanced; emits `ScheduleIdle` when the watch ends.
+    """Follows every scheduler that is created or stepped; emits `SchedulerNeverStepped` when the watch ends.
 
-    Nothing is said where a library runs the loop, and may hold the schedule; in a notebook, whose next cell may advance
-    it; where the program sets rates itself, or has several schedules over one optimizer to choose from.
+    It emits nothing if a library runs the loop and may hold the scheduler; in a notebook, whose next cell may step it;
+    if the program sets learning rates itself, or has several schedulers of one optimizer to choose from.
 
-    Cost: 10 us for each schedule that is made; at the end, where one may be idle, 5 ms for each file of the program.
+    Cost: 10 us for each new scheduler; at the end, if one was never stepped, 5 ms for each file of the program.
     """
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._over: dict[int, _Over] = {}
+        self._by_optimizer: dict[int, _OptimizerSchedulers] = {}
         self.pending = 0
-        """Optimizers of which no schedule was advanced yet."""
-        self._look = stream.isolated("schedules that are not advanced", self._looked)
-        stream.on_detach.append(stream.isolated("schedules that are not advanced", self._tell))
+        """Number of optimizers whose schedulers were not stepped yet."""
+        self._check_caller = stream.isolated("schedulers that are never stepped", self._on_periodic_check)
+        stream.on_detach.append(stream.isolated("schedulers that are never stepped", self._report))
 
     def reset(self) -> None:
-        """Forget what was made before."""
-        self._over.clear()
+        """Forget earlier schedulers."""
+        self._by_optimizer.clear()
         self.pending = 0
-        self._rest()
+        self._stop_checks()
 
     def on_created(self, schedule: Any) -> None:
-        """Take note of a schedule at the end of its constructor."""
-        known = self._program.optimizers.get(schedule.optimizer)
-        if known is None or len(self._over) >= MAX_OPTIMIZERS or self._program.is_other_thread():
+        """Record a scheduler at the end of its constructor."""
+        state = self._program.optimizers.get(schedule.optimizer)
+        if state is None or len(self._by_optimizer) >= MAX_OPTIMIZERS or self._program.is_other_thread():
             return
-        over = self._over.get(id(known))
-        if over is None:
-            over = self._over[id(known)] = _Over(known)
+        schedulers = self._by_optimizer.get(id(state))
+        if schedulers is None:
+            schedulers = self._by_optimizer[id(state)] = _OptimizerSchedulers(state)
             self.pending += 1
         parts = getattr(schedule, "_schedulers", ())
-        over.made = [each for each in over.made if all(each.schedule() is not part for part in parts)]
+        schedulers.created = [each for each in schedulers.created if all(each.schedule() is not part for part in parts)]
         stack = program_stack()
-        direct = bool(stack) and is_user_code(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
+        called_by_user = (
+            bool(stack) and is_user_code(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
+        )
         registry = self._stream.registry
-        over.made.append(_Made(
+        schedulers.created.append(_CreatedScheduler(
             weakref.ref(schedule), registry.ref(schedule), type(schedule).__name__, registry.ref(schedule.optimizer),
-            known.steps, self._stream.backward_count, user_location(), [id(each) for each in stack], user_files(stack),
-            driven=None if direct and not getattr(schedule, "last_epoch", 0) else True,
+            state.steps, self._stream.backward_count, user_location(), [id(each) for each in stack], user_files(stack),
+            run_by_library=None if called_by_user and not getattr(schedule, "last_epoch", 0) else True,
         ))  # fmt: skip
-        if self._look not in self._stream.periodic_checks:
-            self._stream.periodic_checks = [*self._stream.periodic_checks, self._look]
+        if self._check_caller not in self._stream.periodic_checks:
+            self._stream.periodic_checks = [*self._stream.periodic_checks, self._check_caller]
 
     def on_stepped(self, schedule: Any) -> None:
-        """Take note that one was advanced, by the program or by another schedule."""
+        """Record a step, by the program or by another scheduler."""
         optimizer: Any = getattr(schedule, "optimizer", None)
-        known = self._program.optimizers.get(optimizer)
-        over = None if known is None else self._over.get(id(known))
-        if over is not None and not over.advanced:
-            over.advanced = True
-            over.made.clear()
+        state = self._program.optimizers.get(optimizer)
+        schedulers = None if state is None else self._by_optimizer.get(id(state))
+        if schedulers is not None and not schedulers.stepped:
+            schedulers.stepped = True
+            schedulers.created.clear()
             self.pending -= 1
 
-    def _looked(self) -> None:
-        """See who has called the step that is just being made, once for each schedule."""
-        open_ = [each for over in self._over.values() for each in over.made if each.driven is None]
-        stack = program_stack() if open_ else []
-        for made in open_:
-            beside = [frame for at, frame in enumerate(stack) if made.frames[at : at + 1] != [id(frame)]]
-            made.driven = not stack or any(map(is_library_frame, beside))
-            made.files |= user_files(stack)
-        self._rest()
+    def _on_periodic_check(self) -> None:
+        """Check who called the running optimizer step, once for each scheduler."""
+        unchecked = [
+            each
+            for schedulers in self._by_optimizer.values()
+            for each in schedulers.created
+            if each.run_by_library is None
+        ]
+        stack = program_stack() if unchecked else []
+        for created in unchecked:
+            other_frames = [frame for at, frame in enumerate(stack) if created.frames[at : at + 1] != [id(frame)]]
+            created.run_by_library = not stack or any(map(is_library_frame, other_frames))
+            created.files |= user_files(stack)
+        self._stop_checks()
 
-    def _rest(self) -> None:
-        self._stream.periodic_checks = [each for each in self._stream.periodic_checks if each is not self._look]
+    def _stop_checks(self) -> None:
+        self._stream.periodic_checks = [each for each in self._stream.periodic_checks if each is not self._check_caller]
 
-    def _tell(self) -> None:
-        for over in self._over.values():
-            made = over.made[0] if len(over.made) == 1 and not over.advanced else None
-            steps = 0 if made is None else over.known.steps - made.steps
-            if made is None or steps < 2 or made.driven is not False or in_notebook():
+    def _report(self) -> None:
+        for schedulers in self._by_optimizer.values():
+            created = schedulers.created[0] if len(schedulers.created) == 1 and not schedulers.stepped else None
+            steps = 0 if created is None else schedulers.state.steps - created.steps
+            if created is None or steps < 2 or created.run_by_library is not False or in_notebook():
                 continue
-            texts = parse_program(made.files)
+            texts = parse_program(created.files)
             if texts is not None and not any(may_step_schedule(each) or sets_rates(each) for each in texts.values()):
                 self._stream.emit(
                     SchedulerNeverStepped(
-                        location=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, optimizer_steps=steps,
-                        created_backward_count=made.micro,
+                        location=created.location,
+                        scheduler=created.ref,
+                        kind=created.kind,
+                        optimizer=created.optimizer,
+                        optimizer_steps=steps,
+                        created_backward_count=created.backward_count,
                     )
-                )  # fmt: skip
+                )

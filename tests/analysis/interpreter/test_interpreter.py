@@ -321,8 +321,11 @@ def test_methods_called_on_their_class_are_run():
         net = Other.made(3)
         Net.train_on(net, torch.optim.SGD(net.parameters()))
     """,
-        OpKind.FORWARD_CALL, OpKind.MODEL_CALL, OpKind.BACKWARD, OpKind.STEP,
-    )  # fmt: skip
+        OpKind.FORWARD_CALL,
+        OpKind.MODEL_CALL,
+        OpKind.BACKWARD,
+        OpKind.STEP,
+    )
     assert found == [("forward call", 8, 0, 0), ("backward", 8, 0, 0), ("step", 9, 0, 0)]
 
 

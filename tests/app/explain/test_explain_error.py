@@ -74,7 +74,9 @@ def test_a_pytorch_error_is_recognized_by_its_traceback(kind: str):
 @pytest.mark.parametrize("kind", MESSAGES)
 def test_a_message_alone_is_recognized(kind: str):
     assert [matched.kind for matched in explain_text(MESSAGES[kind]).errors] == [kind]
-    assert [matched.kind for matched in explain_text(MESSAGES[kind].partition(": ")[2]).errors] == [kind], "without its type"
+    assert [matched.kind for matched in explain_text(MESSAGES[kind].partition(": ")[2]).errors] == [kind], (
+        "without its type"
+    )
     logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {MESSAGES[kind].partition(': ')[2]}"
     assert [matched.kind for matched in explain_text(logged).errors] == [kind], "in a log line"
 
@@ -87,7 +89,7 @@ def test_a_message_alone_is_recognized(kind: str):
         (lambda: nn.functional.cross_entropy(torch.ones(6, 2), torch.zeros(2).long()), "6 predictions for 2", "flat"),
         (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "different shapes: (2, 3) and (4)", "collate_fn"),
     ],
-)  # fmt: skip
+)
 def test_the_meaning_has_the_numbers_of_the_message(raising: Callable[[], object], meaning: str, fix: str):
     try:
         raising()
@@ -170,16 +172,26 @@ def test_failures_are_found_by_code():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("SCH001", ("torch/optim/lr_scheduler.py:209: UserWarning: Detected call of `lr_scheduler.step()` before "
-         "`optimizer.step()`. In PyTorch 1.1.0 and later, you should call them in the opposite order")),
-        ("LOS003", ("UserWarning: Using a target size (torch.Size([8])) that is different to the input size "
-         "(torch.Size([8, 1])). This will likely lead to incorrect results due to broadcasting.")),
+        (
+            "SCH001",
+            (
+                "torch/optim/lr_scheduler.py:209: UserWarning: Detected call of `lr_scheduler.step()` before "
+                "`optimizer.step()`. In PyTorch 1.1.0 and later, you should call them in the opposite order"
+            ),
+        ),
+        (
+            "LOS003",
+            (
+                "UserWarning: Using a target size (torch.Size([8])) that is different to the input size "
+                "(torch.Size([8, 1])). This will likely lead to incorrect results due to broadcasting."
+            ),
+        ),
         ("ENV002", "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max"),
         ("MEM003", "UserWarning: None of the inputs have requires_grad=True. Gradients will be None"),
         ("PRC003", "FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated. Please use"),
         ("CKP003", "FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value)"),
     ],
-)  # fmt: skip
+)
 def test_a_pytorch_warning_leads_to_its_failure(code: str, words: str):
     assert [entry.code for entry in explain_text(words).failures] == [code]
     assert code in WARNING_PATTERNS.values()
@@ -208,7 +220,9 @@ def test_an_abort_message_is_recognized_without_traceback():
 
 def test_a_long_log_is_searched_once(monkeypatch: pytest.MonkeyPatch):
     messages: list[str] = []
-    monkeypatch.setattr("trueloop.app.explain.explain_error._match_error", lambda error, chain: messages.append(error.message))
+    monkeypatch.setattr(
+        "trueloop.app.explain.explain_error._match_error", lambda error, chain: messages.append(error.message)
+    )
     explain_text("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
     assert messages == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
 

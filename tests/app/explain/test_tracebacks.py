@@ -197,7 +197,9 @@ def test_a_notebook_traceback():
     kind, message, frames = single_error(NOTEBOOK)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
     assert frames[0] == SourceLocation("Cell In[7]", 5)
-    assert frames[1] == SourceLocation("~/x/site-packages/torch/nn/modules/module.py", 1751, "Module._wrapped_call_impl")
+    assert frames[1] == SourceLocation(
+        "~/x/site-packages/torch/nn/modules/module.py", 1751, "Module._wrapped_call_impl"
+    )
 
 
 PYTEST = """\
@@ -218,7 +220,10 @@ E       RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)
 def test_a_pytest_traceback():
     kind, message, frames = single_error(PYTEST)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
-    assert (frames[0], frames[-1]) == (SourceLocation("test_train.py", 9), SourceLocation("/x/site-packages/torch/nn/functional.py", 10))
+    assert (frames[0], frames[-1]) == (
+        SourceLocation("test_train.py", 9),
+        SourceLocation("/x/site-packages/torch/nn/functional.py", 10),
+    )
 
 
 @pytest.mark.parametrize("width", [40, 61, 88, 400])

@@ -79,7 +79,7 @@ def test_a_practice_run_is_looked_at_piece_by_piece(ask: Any):
     while not (told := ask("poll", id=number))["done"]:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert (told["trial"]["end"], told["trial"]["updates"], told["trouble"]) == ("reached", 300, None)
+    assert (told["trial"]["end"], told["trial"]["updates"], told["error"]) == ("reached", 300, None)
     assert [len(ask("poll", id=number, since=since)["points"]) for since in (0, 1, 2, 99)] == [2, 1, 0, 0]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trueloop.tracing.events import ModelReplicated, RanksCompared, ReplicaStepped
-from trueloop.tracing.hooks.replicas import RARELY, _due, _turn
+from trueloop.tracing.hooks.replicas import COMPARISON_INTERVAL, _is_compared, _comparison_number
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*broadcast_buffers")
 
@@ -129,6 +129,6 @@ def test_one_process_is_compared_with_nobody(everything):
 
 
 def test_comparisons_become_rare():
-    rounds = [each for each in range(1, 5 * RARELY) if _due(each)]
+    rounds = [each for each in range(1, 5 * COMPARISON_INTERVAL) if _is_compared(each)]
     assert rounds == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3072, 4096]
-    assert [_turn(each) - _turn(1) for each in rounds] == [*range(10), 11, 12, 13, 14]
+    assert [_comparison_number(each) - _comparison_number(1) for each in rounds] == [*range(10), 11, 12, 13, 14]

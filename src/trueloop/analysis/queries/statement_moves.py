@@ -26,9 +26,9 @@ def move_after_fix(source: SourceFile, one: Op, other: Op, description: str, *, 
     if statement is None or anchor is None or not _is_sole_operation(one) or len(body := source.block(statement)) < 2:
         return None
     if one.function is other.function and one.loops == other.loops:
-        edits = source.text.move_statement(statement, behind=anchor)
+        edits = source.text.move_statement(statement, after=anchor)
     elif one.loops and body is getattr(one.loops[-1].node, "body", None) and not _may_exit_early(body):
-        edits = source.text.move_statement(statement, behind=body[-1])
+        edits = source.text.move_statement(statement, after=body[-1])
     else:
         return None
     return Fix(edits, safe=safe, description=description) if edits else None
@@ -39,7 +39,7 @@ def move_into_loop_fix(source: SourceFile, one: Op, other: Op, description: str)
     statement, anchor = one.statement, other.statement
     if statement is None or anchor is None or one.function is not other.function or not _is_sole_operation(one):
         return None
-    edits = source.text.move_statement(statement, behind=anchor) if len(source.block(statement)) > 1 else None
+    edits = source.text.move_statement(statement, after=anchor) if len(source.block(statement)) > 1 else None
     return Fix(edits, safe=False, description=description) if edits else None
 
 

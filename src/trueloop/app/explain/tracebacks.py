@@ -1,4 +1,4 @@
-"""Parses errors printed by Python, notebooks, pytest and rich, from one or many ranks, out of the output of a program."""
+"""Parses errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or many ranks."""
 
 from __future__ import annotations
 

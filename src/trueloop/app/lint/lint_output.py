@@ -126,7 +126,8 @@ def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
             yield f"{words}."
     for location, codes in summary.unused_pragmas:
         pragma = f"ignore[{codes}]" if codes else "ignore"
-        yield f"{format_path(location.path, base)}:{location.line}: `# trueloop: {pragma}` suppresses no finding of the linter."
+        place = f"{format_path(location.path, base)}:{location.line}"
+        yield f"{place}: `# trueloop: {pragma}` suppresses no finding of the linter."
 
 
 def _join_counts(parts: Iterable[tuple[int, str]]) -> str:

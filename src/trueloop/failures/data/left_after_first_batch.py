@@ -125,7 +125,7 @@ def _move_return(source: SourceFile, loop: ast.For, exit_: ast.Return) -> Fix | 
     function = enclosing_definition(source, loop, FUNCTIONS)
     if source.block(loop) is not function.body or loop.body[-1] is not exit_ or len(loop.body) == 1:
         return None
-    edits = source.text.move_statement(exit_, behind=loop)
+    edits = source.text.move_statement(exit_, after=loop)
     return Fix(edits, safe=False, description="Move the return after the loop") if edits else None
 
 

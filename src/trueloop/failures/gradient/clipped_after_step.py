@@ -141,7 +141,7 @@ def _move_before_step(source: SourceFile, clip: Op, step: Op) -> Fix | None:
     if not all(isinstance(each, ast.Expr) for each in between):
         return None  # the clipped parameters may be defined there
     lines = unscale_lines(source, step)
-    edits = None if lines is None else source.text.move_statement(statement, before=before, behind_lines=lines)
+    edits = None if lines is None else source.text.move_statement(statement, before=before, leading_lines=lines)
     return Fix(edits, safe=True, description="Move the clipping before the step") if edits else None
 
 

@@ -53,7 +53,15 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
 from trueloop.tracing.object_facts import WeakIdDict
-from trueloop.tracing.program_text.step_calls import Texts, OptimizerUses, find_assigned_target, changes_weights, uses_gradients, find_step_lines, find_uses
+from trueloop.tracing.program_text.step_calls import (
+    OptimizerUses,
+    Texts,
+    changes_weights,
+    find_assigned_target,
+    find_step_lines,
+    find_uses,
+    uses_gradients,
+)
 
 THIS_FILE = "this file"
 MIN_BACKWARDS = 8  # as at run time

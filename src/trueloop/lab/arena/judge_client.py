@@ -1,4 +1,4 @@
-"""The referee as its callers see it: a process of its own that has torch; theirs does without."""
+"""The client of the judge process, which imports torch; the caller's process does not."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from trueloop.lab.arena.trial import Job, Point, Trial
 
 CurveCallback = Callable[[list[Point]], None]
 MessageQueue = SimpleQueue[Mapping[str, Any] | None]
-"""What is heard of one job; None where its process has ended."""
+"""Messages about one job; None when the judge process has ended."""
 
 
 class _MessageRouter:
-    """Who waits for an answer of one process."""
+    """Routes the messages of one judge process to the callers that wait for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,14 +59,14 @@ class _MessageRouter:
 
 
 class JudgeClient:
-    """Runs jobs in a process that is started by the first one; any thread may ask, and waits for its answer."""
+    """Runs jobs in a process that the first job starts; thread-safe, each call waits for its result."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ids = count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._last_error = "nothing was said."
+        self._last_error = "no error message."
         self._thread: threading.Thread | None = None
         self._router = _MessageRouter()
         self._versions: Mapping[str, str] = {}
@@ -79,28 +79,28 @@ class JudgeClient:
         *,
         on_start: Callable[[int], None] = lambda number: None,
     ) -> Trial:
-        """Run a job and return what came of it; its ``id`` is given anew.
+        """Run a job and return its result; the job gets a new ``id``.
 
         Args:
             job: what to run.
-            on_points: hears the points of the curve as they come, and of none when the run is repeated.
-            on_start: hears the number under which it can be stopped.
+            on_points: called with new points of the curve, and with none when the run is repeated.
+            on_start: called with the id by which the job can be stopped.
 
         Raises:
-            BoardError: the referee's process ended: this job may be begun anew with the next one.
+            BoardError: the judge process ended; the job may be run again.
         """
-        heard = 0
+        received = 0
 
-        def hear(points: list[Point]) -> None:
-            nonlocal heard
-            heard += 1
+        def count_points(points: list[Point]) -> None:
+            nonlocal received
+            received += 1
             on_points(points)
 
-        trial = self._run(job, hear, on_start)
-        if trial is None and not heard:  # it had just left, being idle; a curve is not told twice
-            trial = self._run(job, hear, on_start)
+        trial = self._run(job, count_points, on_start)
+        if trial is None and not received:  # the process had just ended, being idle; a curve is not reported twice
+            trial = self._run(job, count_points, on_start)
         if trial is None:
-            raise BoardError(f"The referee's process ended: {self._last_error}", fix="Hand the entry in again.")
+            raise BoardError(f"The judge process ended: {self._last_error}", fix="Submit the entry again.")
         return trial
 
     def _run(self, job: Job, on_points: CurveCallback, on_start: Callable[[int], None]) -> Trial | None:
@@ -122,21 +122,21 @@ class JudgeClient:
         return None
 
     def stop(self, job_id: int) -> None:
-        """End a job that runs or waits; `run` returns what it came to."""
+        """Stop a running or waiting job; `run` then returns its result."""
         with self._lock:
             self._send({"do": "stop", "id": job_id})
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions that decide the bits of a run; known once a job has run."""
+        """Return the versions that determine the bits of a run; known after the first job."""
         return self._versions
 
     @property
     def closed(self) -> bool:
-        """True once it was ended on purpose."""
+        """True after `close`."""
         return self._closed
 
     def close(self) -> None:
-        """End the process, and what runs in it, for good."""
+        """End the process and its jobs permanently."""
         with self._lock:
             self._closed = True
             self._end()
@@ -153,7 +153,7 @@ class JudgeClient:
         if self._process is not None and self._process.poll() is None:
             return
         if not hasattr(os, "fork"):
-            raise BoardError("The referee runs entries in forked processes, which this system does not have.")
+            raise BoardError("The judge runs entries in forked processes, which this system does not support.")
         self._end()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
         self._process = subprocess.Popen(
@@ -162,7 +162,7 @@ class JudgeClient:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for us: it ends when we do
+            start_new_session=True,  # Ctrl-C is for this process, which then ends the judge
         )
         self._router = _MessageRouter()
         self._thread = threading.Thread(
@@ -171,13 +171,13 @@ class JudgeClient:
         self._thread.start()
 
     def _end(self) -> None:
-        """End the process, if there is one, and let go of what belongs to it."""
+        """End the process, if there is one, and close its pipes."""
         process, errors, thread = self._process, self._errors, self._thread
         if process is None or errors is None or thread is None:
             return
         self._process = self._errors = self._thread = None
         assert process.stdin is not None
-        with suppress(OSError):  # what was not sent yet
+        with suppress(OSError):  # of unsent data
             process.stdin.close()
         try:
             process.wait(timeout=5)
@@ -187,16 +187,16 @@ class JudgeClient:
         thread.join()
         errors.close()
 
-    def _send(self, order: Mapping[str, Any]) -> None:
+    def _send(self, command: Mapping[str, Any]) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it has ended, and whoever waits is told so
-                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            with suppress(OSError):  # the process has ended; waiting callers are notified
+                self._process.stdin.write(json.dumps(command).encode() + b"\n")
                 self._process.stdin.flush()
 
     def _read_messages(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _MessageRouter) -> None:
         assert process.stdout is not None
         for text in process.stdout:
-            if not text.endswith(b"\n"):  # it was ended in the middle of a line
+            if not text.endswith(b"\n"):  # killed in the middle of a line
                 break
             message = json.loads(text)
             if message["kind"] == "ready":
@@ -211,14 +211,14 @@ class JudgeClient:
     def _record_last_error(self, errors: IO[bytes]) -> None:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
-        self._last_error = lines[-1] if lines else "nothing was said."
+        self._last_error = lines[-1] if lines else "no error message."
 
 
 def check_installed(track: Track) -> None:
-    """Refuse a track that this installation cannot run.
+    """Check that this installation can run a track.
 
     Raises:
-        MissingExtra: torch, or where the track's data come from.
+        MissingExtra: torch or the package with the track's data is missing.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra("torch", "train")

@@ -1,7 +1,6 @@
-"""The referee's process, ``python -P -m trueloop.lab.arena.judge_process``: jobs as JSON lines in, their outcome out.
+"""The judge process, ``python -P -m trueloop.lab.arena.judge_process``: reads jobs and writes results as JSON lines.
 
-It has torch imported and computes nothing itself: each job runs in a fork of its own, with bounds on its time and
-memory, and forks share nothing. Out, after ``{"kind": "ready", "versions": {...}}``, for each job ``{"id", "kind":
+It imports torch and runs each job in its own fork with limits of time and memory. Out, after ``{"kind": "ready", "versions": {...}}``, for each job ``{"id", "kind":
 "curve", "points"}`` as it goes and ``{"id", "kind": "done", "trial"}`` at its end. It ends when its input does.
 """
 
@@ -32,9 +31,9 @@ from trueloop.lab.arena.trial import MAX_CPU_S, MAX_EXTRA_MIB, MAX_WALL_S, End, 
 from trueloop.version import __version__
 
 MAX_RUNNING: Final = 2
-IDLE_TIMEOUT_S: Final = 120.0  # without a job, until it gives its memory back
-NICE: Final = 5  # below whoever waits for us
-ENDED: Final = "It was ended from outside."
+IDLE_TIMEOUT_S: Final = 120.0  # without a job, until the process ends
+NICE: Final = 5  # below the waiting client
+ENDED: Final = "Its process was killed."
 LINE_BYTES: Final = 1 << 16
 
 
@@ -62,7 +61,7 @@ class JudgeProcess:
         self._last_busy_s = time.monotonic()
 
     def serve(self) -> None:
-        """Work until the input ends, or nobody has asked for long; then end what still runs."""
+        """Work until the input ends or the idle timeout; then kill running jobs."""
         try:
             while self._is_busy():
                 for key, _ in self._selector.select(timeout=0.5):
@@ -89,11 +88,11 @@ class JudgeProcess:
         data = os.read(self._source, LINE_BYTES)
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
-            order = json.loads(line)
-            if order["do"] == "stop":
-                self._stop(order["id"])
+            command = json.loads(line)
+            if command["do"] == "stop":
+                self._stop(command["id"])
             else:
-                self._waiting.append(parse_record(Job, order["job"]))
+                self._waiting.append(parse_record(Job, command["job"]))
         return bool(data)
 
     def _stop(self, job: int) -> None:
@@ -106,15 +105,15 @@ class JudgeProcess:
                 os.kill(running.process, signal.SIGKILL)
 
     def _start(self, job: Job) -> None:
-        folder = tempfile.mkdtemp(prefix="trueloop-arena-")  # removed by us: the job may be killed
-        heard, tells = os.pipe()
+        folder = tempfile.mkdtemp(prefix="trueloop-arena-")  # removed by this process, as the job may be killed
+        read_end, write_end = os.pipe()
         process = os.fork()
         if process == 0:
-            _run_in_child(job, Path(folder), tells, close=(heard, self._source, self._out, *self._running))
-        os.close(tells)
+            _run_in_child(job, Path(folder), write_end, close=(read_end, self._source, self._out, *self._running))
+        os.close(write_end)
         deadline_s = time.monotonic() + MAX_WALL_S
-        self._running[heard] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
-        self._selector.register(heard, selectors.EVENT_READ, heard)
+        self._running[read_end] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
+        self._selector.register(read_end, selectors.EVENT_READ, read_end)
 
     def _read_job(self, pipe: int) -> None:
         running = self._running[pipe]
@@ -148,14 +147,14 @@ class JudgeProcess:
 
 
 def send_message(out: int, message: Mapping[str, Any]) -> None:
-    """Write one message as a line, whole."""
+    """Write one message completely, as a line."""
     data = memoryview(json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     while data:
         data = data[os.write(out, data) :]
 
 
 def versions() -> dict[str, str]:
-    """Return what decides the bits of a run."""
+    """Return the versions that determine the bits of a run."""
     import torch
 
     return {
@@ -168,7 +167,7 @@ def versions() -> dict[str, str]:
 
 
 def _killed_trial(running: _Running, status: int) -> Trial:
-    """Say what ended a job before it could say anything itself."""
+    """Return the result of a job whose process was killed."""
     by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if running.late:
         why = f"It took more than {MAX_WALL_S:.0f} s."
@@ -182,8 +181,8 @@ def _killed_trial(running: _Running, status: int) -> Trial:
     return Trial(seed=running.job.seed, end=end.value, why=why)
 
 
-def _run_in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) -> None:
-    """Run a job in the forked child, which ends here."""
+def _run_in_child(job: Job, folder: Path, write_end: int, close: tuple[int, ...]) -> None:
+    """Run a job in the forked child, and exit."""
     code = 1
     try:
         for handle in close:
@@ -193,39 +192,39 @@ def _run_in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) ->
         errors = folder / "stderr"
         _redirect_output(errors)
 
-        def told(points: list[Point]) -> None:
-            send_message(tells, {"kind": "curve", "points": points})
+        def send_points(points: list[Point]) -> None:
+            send_message(write_end, {"kind": "curve", "points": points})
 
         try:
-            trial = run_job(job, folder, told, lambda: _last_line(errors))
+            trial = run_job(job, folder, send_points, lambda: _last_line(errors))
         except MemoryError:
             trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {MAX_EXTRA_MIB} MiB of memory.")
         except TrueloopError as error:
             trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
-        send_message(tells, {"kind": "done", "trial": asdict(trial)})
+        send_message(write_end, {"kind": "done", "trial": asdict(trial)})
         code = 0
     finally:
         os._exit(code)
 
 
 def _apply_limits() -> None:
-    """Bound the time and the memory of this process."""
+    """Limit the CPU time and memory of this process."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except OSError:  # not Linux: time is bounded, and with it the examples
+    except OSError:  # not Linux: only time is limited
         return
-    most = pages * resource.getpagesize() + (MAX_EXTRA_MIB << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = pages * resource.getpagesize() + (MAX_EXTRA_MIB << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _redirect_output(errors: Path) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    kept = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for handle, place in ((nothing, 0), (nothing, 1), (kept, 2)):
+    devnull = os.open(os.devnull, os.O_RDWR)
+    error_file = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for handle, place in ((devnull, 0), (devnull, 1), (error_file, 2)):
         os.dup2(handle, place)
 
 
@@ -235,7 +234,7 @@ def _last_line(errors: Path) -> str:
 
 
 def _warm_up() -> None:
-    """Import what every job needs, so that a fork has it: the first optimizer alone brings some 800 modules."""
+    """Import before forking what every job needs: the first optimizer alone imports some 800 modules."""
     import torch
 
     torch.set_num_threads(1)
@@ -248,7 +247,7 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    """Serve standard input and output; what is printed by mistake goes to standard error."""
+    """Serve standard input and output; other prints go to standard error."""
     out = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

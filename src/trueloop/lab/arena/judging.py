@@ -1,4 +1,4 @@
-"""Entries handed in and judged: the queue of a board, worked off by whoever has the turn."""
+"""Submits, judges and replays entries of a leaderboard; one process at a time judges."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS, End, Job, Poin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReplay:
-    """One seed of an entry, then and now."""
+    """The stored and the new result of one seed."""
 
     then: Trial
     now: Trial
 
     @property
     def same(self) -> bool:
-        """True where it came to the same end at the same update, with the same weights to the bit."""
+        """True if the result is equal and the weights are bitwise equal."""
         return _comparable_result(self.then) == _comparable_result(self.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """An entry run again."""
+    """The results of running an entry again."""
 
     seeds: tuple[SeedReplay, ...]
     differing: dict[str, tuple[str, str]]
-    """Versions that are not those of then: name -> (then, now)."""
+    """Versions that have changed: name -> (then, now)."""
 
     @property
     def same(self) -> bool:
-        """True where every seed is."""
+        """True if every seed has the same result."""
         return all(seed.same for seed in self.seeds)
 
 
 def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], None] = lambda seed: None) -> Replay:
-    """Run every seed of an entry again. Nothing is written on the board.
+    """Run every seed of an entry again, without changing the leaderboard.
 
     Raises:
-        BoardError: the entry is not judged yet, was never run, or the track is not what it was.
+        BoardError: the entry has no result, or the track has changed.
     """
     if row.is_open or not row.trials or row.trials[0].end == End.FAILED:
         raise BoardError(f"Entry {row.id} has no result to compare with: it is {row.state}.")
     if find_track(row.track).fingerprint != row.track_fingerprint:
         raise BoardError(
-            f"The track {row.track!r} is not what it was when entry {row.id} was judged.",
-            fix=f"Replay it with trueloop {row.versions.get('trueloop', 'of then')}.",
+            f"The track {row.track!r} has changed since entry {row.id} was judged.",
+            fix=f"Replay it with trueloop {row.versions.get('trueloop', 'of that time')}.",
         )
     seeds: list[SeedReplay] = []
     for then in row.trials:
@@ -72,25 +72,25 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
 
 
 def _comparable_result(trial: Trial) -> tuple[object, ...]:
-    """What must be the same again: time is not, and what is found names the same failure."""
+    """Return the part of a result that a replay must reproduce; time is not."""
     code = trial.found.code if trial.found else ""
     return (trial.end, trial.updates, trial.examples, trial.accuracy, trial.digest, code)
 
 
 @contextmanager
 def judging_lock(board: Path) -> Generator[bool]:
-    """Try to become the board's only judge, without waiting; false where another one is.
+    """Try to become the leaderboard's only judge without waiting; yields false if another process judges.
 
     Args:
-        board: the board's file; the lock is a file beside it.
+        board: the leaderboard's file; the lock file is next to it.
 
     Raises:
-        BoardError: this system or file system knows no such locks.
+        BoardError: this system or file system does not support such locks.
     """
     try:
         import fcntl
     except ImportError as error:
-        raise BoardError("This system has no file locks of the kind that the referee needs.") from error
+        raise BoardError("This system lacks the file locks that the judge needs.") from error
     path = board.with_name(board.name + ".lock")
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -108,34 +108,34 @@ def judging_lock(board: Path) -> Generator[bool]:
 
 
 PROGRESS_INTERVAL_S: Final = 0.2
-"""Between two notes of progress on the board."""
+"""Seconds between two progress updates on the leaderboard."""
 BASELINE: Final = "baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestantName:
-    """Who hands in."""
+    """The name of a contestant."""
 
-    name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
+    name: Annotated[str, Bounds(1, 32), "shown on the leaderboard"] = "anonymous"
 
     def __post_init__(self) -> None:
         if self.name.strip() != self.name or self.name == BASELINE:
             raise InvalidConfig(
-                f"name is {self.name!r}.", fix="It must not begin or end with a space, nor be that of the baseline."
+                f"name is {self.name!r}.", fix="It must not begin or end with a space, and must not be the baseline's name."
             )
 
 
 def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> int:
-    """Put an entry into the queue, the track's baseline before it where that was never judged; return its number.
+    """Queue an entry, preceded by the track's baseline if that was never judged; return its number.
 
-    The seeds are drawn here, from the system: nobody knows them before the entry is handed in.
+    The seeds are drawn here from the system's randomness, so they are unknown before the submission.
 
     Raises:
-        InvalidConfig: a name that cannot be shown.
-        BoardError: the queue or the board is full, or nobody could take the turn to judge it here.
+        InvalidConfig: the name is invalid.
+        BoardError: the queue or the leaderboard is full, or this system cannot judge.
     """
     signed = parse_record(ContestantName, {"name": name})
-    with judging_lock(board.path):  # where it cannot be taken, the entry would wait for ever
+    with judging_lock(board.path):  # without locks the entry would wait without end
         pass
     now = time.time()
     if not board.has_baseline(track.name, track.fingerprint):
@@ -150,16 +150,16 @@ def judge_waiting(
     until: int | None = None,
     on_entry: Callable[[Row], None] = lambda row: None,
 ) -> bool:
-    """Judge entry after entry, if it is our turn.
+    """Judge entry after entry, unless another process does.
 
     Args:
-        board: whose queue.
+        board: the leaderboard with the queue.
         judge: runs them.
-        until: stop when this entry has been judged; None = when none waits.
-        on_entry: hears each entry that is begun.
+        until: stop after this entry; None = when none waits.
+        on_entry: called with each entry before it is judged.
 
     Returns:
-        False where another process judges.
+        False if another process judges.
     """
     with judging_lock(board.path) as mine:
         if not mine:
@@ -178,7 +178,7 @@ def judge_waiting(
 
 
 def seed_job(row: Row, seed: int) -> Job:
-    """Return the job that one seed of an entry is."""
+    """Return the job for one seed of an entry."""
     return Job(id=0, track=row.track, entry=parse_entry(json.loads(row.config)), seed=seed)
 
 
@@ -199,7 +199,7 @@ def _judge_entry(board: Leaderboard, referee: JudgeClient, row: Row) -> State:
     curves: dict[int, list[Point]] = {}
     known = TRACKS.get(row.track)
     if known is None or known.fingerprint != row.track_fingerprint:
-        trials.append(Trial(seed=0, end=End.FAILED.value, why="It was handed in for another version of the track."))
+        trials.append(Trial(seed=0, end=End.FAILED.value, why="It was submitted for another version of the track."))
         return board.record_result(row.id, trials, {}, versions={}, now=time.time())
     for place, seed in enumerate(row.seeds):
         teller = _ProgressReporter(
@@ -218,7 +218,7 @@ def _finished_seeds(trials: list[Trial]) -> list[dict[str, Any]]:
 
 
 class _ProgressReporter:
-    """Notes on the board how far a seed is, not too often."""
+    """Writes the progress of a seed to the leaderboard at limited intervals."""
 
     def __init__(self, board: Leaderboard, entry: int, about: Mapping[str, Any]) -> None:
         self._board, self._entry, self._about = board, entry, about
@@ -227,7 +227,7 @@ class _ProgressReporter:
         self._report(again=False)
 
     def add_points(self, points: list[Point]) -> None:
-        """Take the next points of its curve in; none at all says that the run is over and repeated."""
+        """Add points of the curve; an empty list means that the run is repeated."""
         self.curve += points
         if not points or time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S:
             self._report(again=not points)

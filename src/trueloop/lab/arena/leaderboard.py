@@ -1,6 +1,6 @@
-"""The board: entries waiting, being judged and judged, in one SQLite file that several processes may use at once.
+"""Stores queued and judged entries in one SQLite file that several processes may use concurrently.
 
-A connection lives for one question: threads and processes share nothing but the file (WAL, so readers never wait).
+Every query opens its own connection; the file is in WAL mode, so readers never wait.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ from trueloop.lab.arena.ranking import Judged
 from trueloop.lab.arena.trial import MAX_SEED, End, Point, Trial, thin_points
 
 
-def open_leaderboard(given: Path | None) -> Leaderboard:
-    """Open the board that is named, or the user's own.
+def open_leaderboard(path: Path | None) -> Leaderboard:
+    """Open the given leaderboard, or the user's default one.
 
     Raises:
-        BoardError: no file lies where one is named.
+        BoardError: the given file does not exist.
     """
-    if given is not None and not is_file(given):
-        raise BoardError(f"There is no board {str(given)!r}.", fix="`trueloop arena submit --board` begins one.")
-    return Leaderboard(given or default_leaderboard_path())
+    if path is not None and not is_file(path):
+        raise BoardError(f"There is no leaderboard {str(path)!r}.", fix="`trueloop arena submit --board` creates one.")
+    return Leaderboard(path or default_leaderboard_path())
 
 
 def default_leaderboard_path(environment: Mapping[str, str] | None = None, *, platform: str = sys.platform) -> Path:
-    """Return the user's own board: a file in the folder that the system keeps programs' data in.
+    """Return the path of the user's leaderboard, in the system's folder for application data.
 
     Args:
-        environment: of the process, unless given.
-        platform: as `sys.platform` names it.
+        environment: variables; None = those of the process.
+        platform: a value of `sys.platform`.
     """
-    given = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     home = Path.home()
     if platform == "darwin":
         folder = home / "Library" / "Application Support"
     elif platform == "win32":
-        folder = Path(given.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        folder = Path(variables.get("LOCALAPPDATA") or home / "AppData" / "Local")
     else:
-        folder = Path(given.get("XDG_DATA_HOME") or home / ".local" / "share")
+        folder = Path(variables.get("XDG_DATA_HOME") or home / ".local" / "share")
     return folder / "trueloop" / "arena.sqlite3"
 
 
-MAX_WAITING: Final = 32  # entries in the queue at most: an hour of judging
-MAX_ENTRIES: Final = 5000  # entries at most: about 125 MB with their curves
-MAX_ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
-LOCK_TIMEOUT_S: Final = 15.0  # how long a write waits for another process's
+MAX_WAITING: Final = 32  # entries in the queue: an hour of judging
+MAX_ENTRIES: Final = 5000  # about 125 MB with their curves
+MAX_ATTEMPTS: Final = 3  # times an entry is judged again after its judge was killed
+LOCK_TIMEOUT_S: Final = 15.0  # for a write of another process
 MAX_NAME: Final = 32  # characters
-MAX_FIELD: Final = 1 << 20  # characters of a field that is read
+MAX_FIELD: Final = 1 << 20  # characters
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    track TEXT NOT NULL, mark TEXT NOT NULL, name TEXT NOT NULL, baseline INTEGER NOT NULL,
+    track TEXT NOT NULL, track_fingerprint TEXT NOT NULL, name TEXT NOT NULL, baseline INTEGER NOT NULL,
     config TEXT NOT NULL, seeds TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL, ended REAL,
     attempts INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '{}', trials TEXT NOT NULL DEFAULT '[]',
     versions TEXT NOT NULL DEFAULT '{}', why TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX IF NOT EXISTS by_track ON entries (track, mark, state);
+CREATE INDEX IF NOT EXISTS by_track ON entries (track, track_fingerprint, state);
 CREATE INDEX IF NOT EXISTS by_state ON entries (state);
 CREATE TABLE IF NOT EXISTS curves (
     entry INTEGER NOT NULL REFERENCES entries (id) ON DELETE CASCADE, seed INTEGER NOT NULL, points TEXT NOT NULL,
@@ -78,24 +78,24 @@ CREATE TABLE IF NOT EXISTS curves (
 ) WITHOUT ROWID;
 """
 _COLUMNS: Final = (
-    "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
+    "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
 _SELECT_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
 
 class State(StrEnum):
-    """Where an entry stands."""
+    """State of an entry."""
 
     QUEUED = "queued"
     JUDGING = "judging"
     REACHED = "reached"
-    """On every seed."""
+    """Reached the target on every seed."""
     NOT_REACHED = "not reached"
-    """On one seed at least."""
+    """Missed the target on at least one seed."""
     DISQUALIFIED = "disqualified"
     FAILED = "failed"
-    """It could not be judged; ``why`` says what happened."""
+    """It could not be judged; ``why`` has the reason."""
 
 
 OPEN_STATES: Final = frozenset({State.QUEUED, State.JUDGING})
@@ -103,16 +103,16 @@ OPEN_STATES: Final = frozenset({State.QUEUED, State.JUDGING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One entry, as the board has it."""
+    """One stored entry."""
 
     id: int
     track: str
     track_fingerprint: str
-    """Of the track as it was then."""
+    """Fingerprint of the track at submission."""
     name: str
     baseline: bool
     config: str
-    """As JSON: equal texts are equal entries, however they lie in the file."""
+    """Canonical JSON: equal texts are equal entries."""
     seeds: tuple[int, ...]
     state: State
     submitted: float
@@ -125,13 +125,13 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """True as long as it is not judged."""
+        """True while it is not judged."""
         return self.state in OPEN_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is handed in; the referee has drawn the seeds."""
+    """A submitted entry with its seeds."""
 
     track: str
     track_fingerprint: str
@@ -143,7 +143,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedRow:
-    """A row that is not as it was written: it is passed over, and counts for nothing."""
+    """A damaged row, which is ignored."""
 
     id: int
     why: str
@@ -151,7 +151,7 @@ class DamagedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredRow:
-    """What is read of a row as it stands; the file may be anybody's."""
+    """Validated columns of a row; the file is untrusted."""
 
     id: Annotated[int, Bounds(0, 2**63)]
     track: Annotated[str, Bounds(1, MAX_NAME)]
@@ -166,13 +166,13 @@ class _StoredRow:
 
 
 class Leaderboard:
-    """A board in a file, which is made where there is none.
+    """A leaderboard in a file, which is created if it does not exist.
 
     Args:
-        path: of the SQLite file.
+        path: the SQLite file.
 
     Raises:
-        BoardError: the file cannot be used: here, and by every method.
+        BoardError: the file cannot be used; every method may raise this.
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,60 +181,60 @@ class Leaderboard:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BoardError(
-                f"The board's folder {str(path.parent)!r} cannot be made: {error.strerror}.", fix="Give --board."
+                f"The leaderboard's folder {str(path.parent)!r} cannot be created: {error.strerror}.", fix="Give --board."
             ) from error
         with self._connect() as base:
             base.executescript(_SCHEMA)
 
-    def submit(self, given: Submission, now: float) -> int:
-        """Put an entry into the queue, and return its number.
+    def submit(self, entry: Submission, now: float) -> int:
+        """Queue an entry and return its number.
 
         Raises:
-            BoardError: as many are waiting or kept as may be.
+            BoardError: the queue or the leaderboard is full.
         """
         with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
-            waiting, kept = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
-            if (waiting or 0) >= MAX_WAITING and not given.baseline:
-                raise BoardError(f"{waiting} entries are waiting already.", fix="Hand yours in when some are judged.")
-            if kept >= MAX_ENTRIES:
-                raise BoardError(f"The board is full: {kept} entries.", fix="Begin another one with --board.")
+            waiting, stored = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
+            if (waiting or 0) >= MAX_WAITING and not entry.baseline:
+                raise BoardError(f"{waiting} entries are waiting already.", fix="Submit yours when some are judged.")
+            if stored >= MAX_ENTRIES:
+                raise BoardError(f"The leaderboard is full: {stored} entries.", fix="Create another one with --board.")
             cursor = base.execute(
-                "INSERT INTO entries (track, mark, name, baseline, config, seeds, state, submitted)"
+                "INSERT INTO entries (track, track_fingerprint, name, baseline, config, seeds, state, submitted)"
                 " VALUES (?, ?, ?, ?, ?, ?, 'queued', ?)",
                 (
-                    given.track, given.track_fingerprint, given.name, int(given.baseline), given.config,
-                    json.dumps(given.seeds), now,
+                    entry.track, entry.track_fingerprint, entry.name, int(entry.baseline), entry.config,
+                    json.dumps(entry.seeds), now,
                 ),
             )  # fmt: skip
             return cast("int", cursor.lastrowid)
 
     def count_ahead(self, entry: int) -> int:
-        """Return how many will be judged before an entry, the one being judged included."""
+        """Return the number of entries ahead of an entry, including the one being judged."""
         waiting = [row.id for row in self.open_entries()]
         return waiting.index(entry) if entry in waiting else 0
 
     def count_waiting(self) -> int:
-        """Return how many entries are not judged yet."""
+        """Return the number of entries not judged yet."""
         with self._connect() as base:
             return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
 
     def open_entries(self) -> list[Row]:
-        """Return the entries that are not judged yet, the next one first, but for those that are refused."""
+        """Return the valid entries that are not judged yet, the next one first."""
         with self._connect() as base:
             found = base.execute(_SELECT_WAITING).fetchall()
         return sorted(_valid_rows(found), key=lambda row: row.state != State.JUDGING)
 
     def claim_next(self) -> Row | None:
-        """Take the oldest entry out of the queue, to judge it; None where there is none.
+        """Claim the oldest entry of the queue for judging; None if there is none.
 
-        Only for who has the turn: what another judge had begun, and was ended at, is begun anew.
+        The caller must hold the judging lock: entries that a killed judge had claimed are claimed again.
         """
         with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
             base.execute(
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
-                (f"The judging was ended {MAX_ATTEMPTS} times before it was done.", MAX_ATTEMPTS),
+                (f"The judging was ended {MAX_ATTEMPTS} times before it was complete.", MAX_ATTEMPTS),
             )
             tried = [(each[0], _parse_row_or_error(each)) for each in base.execute(_SELECT_WAITING)]
             refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
@@ -248,12 +248,12 @@ class Leaderboard:
         return row
 
     def uncount_attempt(self, entry: int) -> None:
-        """Count a judging that was ended on purpose as none; the entry stays where it is, with its seeds."""
+        """Do not count an attempt that was ended on purpose; the entry keeps its place and seeds."""
         with self._connect() as base:
             base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
 
     def set_progress(self, entry: int, progress: Mapping[str, Any]) -> None:
-        """Say how far the judging of an entry is."""
+        """Store the progress of judging an entry."""
         with self._connect() as base:
             base.execute(
                 "UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_to_json(progress), entry)
@@ -268,16 +268,16 @@ class Leaderboard:
         versions: Mapping[str, str],
         now: float,
     ) -> State:
-        """Write down how an entry was judged, and return what it came to."""
+        """Store the result of an entry and return its state."""
         state, why = verdict(trials)
         with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
-            written = base.execute(
+            updated = base.execute(
                 "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
                 " WHERE id = ?",
                 (state, _to_json([asdict(trial) for trial in trials]), _to_json(versions), now, why, entry),
             ).rowcount
-            if not written:  # it was taken back meanwhile
+            if not updated:  # withdrawn in the meantime
                 return state
             base.executemany(
                 "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
@@ -286,7 +286,7 @@ class Leaderboard:
         return state
 
     def withdraw(self, entry: int) -> bool:
-        """Take an entry back whose judging has not begun; false where it has: its luck may have been seen."""
+        """Withdraw a queued entry; false if its judging has started, as its progress may have been seen."""
         with self._connect() as base:
             return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
 
@@ -299,7 +299,7 @@ class Leaderboard:
         with self._connect() as base:
             found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
         if found is None:
-            raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
+            raise BoardError(f"There is no entry {entry} on the leaderboard.", fix="`trueloop arena board` lists them.")
         return _parse_row(found)
 
     def curves(self, entry: int) -> dict[int, list[Point]]:
@@ -309,15 +309,15 @@ class Leaderboard:
         try:
             return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _load_json(points)] for seed, points in found}
         except (ValueError, TypeError, OverflowError) as error:
-            raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
+            raise BoardError(f"A curve of entry {entry} is damaged: {error}.") from error
 
-    def judged_entries(self, track: str, mark: str) -> list[Judged]:
-        """Return the entries of a track that count: run, if only to fail, on the track as it is now; not refused."""
+    def judged_entries(self, track: str, track_fingerprint: str) -> list[Judged]:
+        """Return the valid judged entries of the current version of a track, including failed ones."""
         with self._connect() as base:
             found = base.execute(
-                f"{_SELECT} WHERE track = ? AND mark = ? AND state NOT IN ('queued', 'judging')"
+                f"{_SELECT} WHERE track = ? AND track_fingerprint = ? AND state NOT IN ('queued', 'judging')"
                 " AND NOT (baseline AND state = 'failed') ORDER BY id",
-                (track, mark),
+                (track, track_fingerprint),
             ).fetchall()
         return [
             Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
@@ -326,18 +326,18 @@ class Leaderboard:
         ]
 
     def damaged_rows(self, track: str) -> list[DamagedRow]:
-        """Return the rows of a track that are not as they were written, the oldest first."""
+        """Return the damaged rows of a track, the oldest first."""
         with self._connect() as base:
             found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
         read_ = ((each[0], _parse_row_or_error(each)) for each in found)
         return [DamagedRow(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
 
-    def has_baseline(self, track: str, mark: str) -> bool:
-        """True where the baseline of a track as it is now was handed in; one that failed does not count."""
+    def has_baseline(self, track: str, track_fingerprint: str) -> bool:
+        """True if the baseline of the current version of a track was submitted and did not fail."""
         with self._connect() as base:
             found = base.execute(
-                "SELECT 1 FROM entries WHERE baseline AND track = ? AND mark = ? AND state != 'failed' LIMIT 1",
-                (track, mark),
+                "SELECT 1 FROM entries WHERE baseline AND track = ? AND track_fingerprint = ? AND state != 'failed' LIMIT 1",
+                (track, track_fingerprint),
             ).fetchone()
         return found is not None
 
@@ -345,18 +345,18 @@ class Leaderboard:
     def _connect(self) -> Generator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S)) as base, base:
-                base.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
+                base.execute("PRAGMA trusted_schema = OFF")  # the file is untrusted
                 base.execute("PRAGMA journal_mode = WAL")
                 base.execute("PRAGMA foreign_keys = ON")
                 yield base
         except sqlite3.Error as error:
             raise BoardError(
-                f"The board {str(self.path)!r} cannot be used: {error}.", fix="Give another file with --board."
+                f"The leaderboard {str(self.path)!r} cannot be used: {error}.", fix="Give another file with --board."
             ) from error
 
 
 def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
-    """Return what runs on all seeds come to, and why where it is not plain."""
+    """Return the state that follows from the runs on all seeds, and the reason."""
     by_end = {trial.end: trial for trial in reversed(trials)}
     if trial := by_end.get(End.FOUND):
         assert trial.found
@@ -374,14 +374,14 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
 
 
 def _counted_trials(row: Row) -> tuple[Trial, ...]:
-    """Return the runs that count: of one whose judge was ended too often, every seed, where anything was seen of it."""
+    """Return the runs that count; if the judge was killed too often, every seed counts as failed once progress was seen."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
 
 
 def _valid_rows(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
-    """Yield the rows that are as they were written."""
+    """Yield the valid rows."""
     return (row for row in map(_parse_row_or_error, found) if isinstance(row, Row))
 
 
@@ -393,17 +393,17 @@ def _parse_row_or_error(found: Sequence[Any]) -> Row | BoardError:
 
 
 def _parse_row(found: Sequence[Any]) -> Row:
-    told = dict(zip(_COLUMNS.split(", "), found, strict=True))
+    columns = dict(zip(_COLUMNS.split(", "), found, strict=True))
     try:
         for name in ("seeds", "progress", "versions"):
-            told[name] = _load_json(told[name])
-        trials, state = told.pop("trials"), State(told.pop("state"))
-        progress, versions = _check_mapping(told.pop("progress")), _check_mapping(told.pop("versions"))
-        kept = parse_record(_StoredRow, {**told, "baseline": bool(told["baseline"])})
-        told["config"] = parse_entry(_check_mapping(_load_json(kept.config))).as_json()
+            columns[name] = _load_json(columns[name])
+        trials, state = columns.pop("trials"), State(columns.pop("state"))
+        progress, versions = _check_mapping(columns.pop("progress")), _check_mapping(columns.pop("versions"))
+        stored = parse_record(_StoredRow, {**columns, "baseline": bool(columns["baseline"])})
+        columns["config"] = parse_entry(_check_mapping(_load_json(stored.config))).as_json()
         return Row(
-            **{name: getattr(kept, name) for name in told if name != "config"},
-            config=told["config"],
+            **{name: getattr(stored, name) for name in columns if name != "config"},
+            config=columns["config"],
             state=state,
             progress=progress,
             versions={name: str(version) for name, version in versions.items()},
@@ -411,22 +411,22 @@ def _parse_row(found: Sequence[Any]) -> Row:
         )
     except (ValueError, TypeError, InvalidConfig) as error:
         why = str(error).rstrip(".")
-        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {why}.") from error
+        raise BoardError(f"Entry {str(found[0])[:40]} of the leaderboard is damaged: {why}.") from error
 
 
 def _load_json(text: Any) -> Any:
     if not isinstance(text, str) or len(text) > MAX_FIELD:
-        raise TypeError("no text, or a very long one")
+        raise TypeError("not a text, or too long")
     return parse_json(text)
 
 
 def _check_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{str(value)[:60]!r} is no mapping")
+        raise TypeError(f"{str(value)[:60]!r} is not a mapping")
     return cast("dict[str, Any]", value)
 
 
-@lru_cache(maxsize=MAX_ENTRIES)  # a row that was judged stays as it is, and a board is asked for again and again
+@lru_cache(maxsize=MAX_ENTRIES)  # judged rows never change
 def _parse_trials(text: str) -> tuple[Trial, ...]:
     return tuple(parse_record(Trial, each) for each in _load_json(text))
 

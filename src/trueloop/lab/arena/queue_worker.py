@@ -18,12 +18,12 @@ POLL_INTERVAL_S: Final = 0.1
 
 
 class QueueWorker:
-    """Works from `ensure_running` until nothing waits, then rests until it is woken again.
+    """Judges from `ensure_running` until no entry waits, then stops until it is called again.
 
     Args:
-        board: whose queue.
+        board: the leaderboard with the queue.
         judge: runs the entries.
-        until: judge no further than this entry.
+        until: stop after this entry.
     """
 
     def __init__(self, board: Leaderboard, judge: JudgeClient, *, until: int | None = None) -> None:
@@ -80,7 +80,7 @@ def wait_until_judged(board: Leaderboard, entry: int, on_progress: Callable[[Row
     Args:
         board: the leaderboard with the queue.
         entry: its number.
-        on_progress: hears the entry and how many are ahead of it, again and again.
+        on_progress: called repeatedly with the entry and the number of entries ahead of it.
 
     Raises:
         TrueloopError: it cannot be judged on this system.

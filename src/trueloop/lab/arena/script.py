@@ -1,6 +1,6 @@
-"""The script an entry stands for: plain PyTorch, as a person would write it. It is this text that the referee runs.
+"""Writes the script of an entry: the plain PyTorch program that the judge runs.
 
-Only numbers within bounds and words out of a short list go into it, never a text of a stranger's.
+Only bounded numbers and words from a fixed list are inserted, never untrusted text.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = Fals
         track: the task.
         entry: the settings.
         seed: of everything random.
-        practice: judge by the first held-out split alone: the second is the referee's.
+        practice: use only the first held-out split; the second is for the judge.
 
     Returns:
         A script that ends when the target is reached or the budget is spent. Its ``curve`` holds (update, examples,
-        held-out accuracy) after each update; ``reached`` is the update it came to the target with, or None.
+        held-out accuracy) after each update; ``reached`` is the update that reached the target, or None.
     """
     parts = [
         _head(track, seed, practice=practice),
         _imports(track, entry),
         _constants(track, entry, seed),
         track.data,
-        *(() if not practice else ("del second  # the referee's alone\n",)),
+        *(() if not practice else ("del second  # only for the judge\n",)),
         _loader(entry),
         track.model + _initialisation(track, entry),
         _optimizer(entry),
@@ -49,13 +49,13 @@ def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = Fals
 
 
 def write_reference_script(track: Track, seed: int) -> str:
-    """Write the loop that times are measured by: the track's baseline, so many updates of it whatever they reach."""
+    """Write the reference loop for timing: the track's baseline with a fixed number of updates."""
     endless = replace(track, target=1.01)  # no accuracy is above 1
     return write_script(endless, replace(track.baseline, updates=REFERENCE_UPDATES), seed)
 
 
 def _blank_lines(parts: list[str]) -> Iterator[str]:
-    """Two blank lines around functions, one elsewhere."""
+    """Yield the blank lines after each part: two around functions, one elsewhere."""
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         around = following is not None and ("def " in part.splitlines()[0] or following.startswith("def "))
         yield "\n" if following is None else "\n\n\n" if around else "\n\n"
@@ -64,7 +64,7 @@ def _blank_lines(parts: list[str]) -> Iterator[str]:
 def _head(track: Track, seed: int, *, practice: bool) -> str:
     judged = "the first held-out split (practice)" if practice else "two held-out splits"
     return (
-        f'"""Arena, track "{track.name}", seed {seed}: {track.target:.0%} on {judged} in as few updates as may be."""'
+        f'"""Arena, track "{track.name}", seed {seed}: {track.target:.0%} on {judged} in as few updates as possible."""'
     )
 
 
@@ -97,7 +97,7 @@ def _loader(entry: Entry) -> str:
     return f"""\
 dataset = TensorDataset(*train)
 batches = BatchSampler(RandomSampler(dataset), batch_size={entry.batch}, drop_last=False)
-loader = DataLoader(dataset, sampler=batches, batch_size=None)  # a batch is one look-up, not {entry.batch}
+loader = DataLoader(dataset, sampler=batches, batch_size=None)  # a batch is one index operation, not {entry.batch}
 """
 
 
@@ -127,16 +127,16 @@ def _optimizer(entry: Entry) -> str:
         "rmsprop": "RMSprop",
         "adagrad": "Adagrad",
     }[entry.optimizer]
-    given = [f"lr={entry.lr}"]
+    arguments = [f"lr={entry.lr}"]
     if entry.momentum:
-        given.append(f"momentum={entry.momentum}")
+        arguments.append(f"momentum={entry.momentum}")
     if entry.optimizer == "nesterov":
-        given.append("nesterov=True")
+        arguments.append("nesterov=True")
     if entry.optimizer in ("adam", "adamw"):
-        given.append(f"betas=({entry.beta1}, {entry.beta2})")
+        arguments.append(f"betas=({entry.beta1}, {entry.beta2})")
     if entry.weight_decay or entry.optimizer == "adamw":  # whose own default is 0.01
-        given.append(f"weight_decay={entry.weight_decay}")
-    return f"optimizer = torch.optim.{name}(model.parameters(), {', '.join(given)})\n"
+        arguments.append(f"weight_decay={entry.weight_decay}")
+    return f"optimizer = torch.optim.{name}(model.parameters(), {', '.join(arguments)})\n"
 
 
 def _schedule(entry: Entry) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _schedule(entry: Entry) -> Iterator[str]:
     climb = ["    if update < WARMUP:", "        return (update + 1) / WARMUP"] if entry.warmup else []
     lines = [
         "def share(update):",
-        '    """What share of the rate an update gets, counted from 0."""',
+        '    """Return the factor of the learning rate at an update, counted from 0."""',
         *climb,
         *(line.format(place if entry.schedule == "cosine" else f"({place})" if entry.warmup else place)
           for line in after),
@@ -167,7 +167,7 @@ def _criterion(entry: Entry) -> str:
 
 _EVALUATE = '''\
 def accuracy(inputs, targets):
-    """Share of a split that is classified rightly: eval mode, no graph."""
+    """Return the accuracy on a split, in eval mode and without a graph."""
     model.eval()
     with torch.no_grad():
         right = (model(inputs).argmax(1) == targets).sum().item()
@@ -198,7 +198,7 @@ def _loop(entry: Entry, *, practice: bool) -> str:
         *clip,
         "optimizer.step()",
         *schedule,
-        "train_s += time.process_time() - began  # on the CPU: drawing is part of it, evaluating is not",
+        "train_s += time.process_time() - began  # CPU time: includes loading data, excludes evaluation",
         "",
         "update += 1",
         f"examples += {'size' if several else 'len(targets)'}",
@@ -223,7 +223,7 @@ def epochs():
 '''
 _WINDOWS = '''\
 def windows():
-    """Lists of ACCUMULATION batches, epoch after epoch; an epoch's last one may be shorter."""
+    """Lists of ACCUMULATION batches, epoch after epoch; the last one of an epoch may be shorter."""
     while True:
         drawn = iter(loader)
         while window := list(islice(drawn, ACCUMULATION)):

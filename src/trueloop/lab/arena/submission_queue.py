@@ -1,6 +1,6 @@
-"""The arena's desk in the lab: practice runs and replays go on behind it, and entries are handed in at it.
+"""Runs practice and replays in the background and submits entries, for the arena page.
 
-What goes on is kept in memory, bounded, and forgotten with the server; entries are on the board alone.
+Background runs are kept in bounded memory; entries are stored on the leaderboard only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trueloop.lab.arena.queue_worker import QueueWorker
 from trueloop.lab.arena.tracks import Track
 from trueloop.lab.arena.trial import Job, Point, Trial
 
-MAX_RUNNING: Final = 8  # practice runs and replays that run or wait, of all who look at the page
+MAX_RUNNING: Final = 8  # practice runs and replays of all pages together
 MAX_STORED: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundRun:
-    """A practice run or a replay; written by its thread, read by whoever asks."""
+    """State of a practice run or a replay; written by its thread, read by requests."""
 
     id: int
     curve: list[Point] = field(default_factory=list[Point])
@@ -39,16 +39,16 @@ class BackgroundRun:
     error: TrueloopError | None = None
     done: bool = False
     job_id: int | None = None
-    """Under which the referee can be asked to stop it; None until it has it."""
+    """Id of the job at the judge; None until it has started."""
     stop_requested: bool = False
-    """It was asked to stop."""
+    """A stop was requested."""
 
 
 class SubmissionQueue:
-    """One for each server.
+    """The practice runs, replays and submissions of one server.
 
     Args:
-        path: of the board; None = the user's own.
+        path: of the leaderboard; None = the user's default.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -61,10 +61,10 @@ class SubmissionQueue:
 
     @property
     def leaderboard(self) -> Leaderboard:
-        """The board, opened when it is asked for.
+        """The leaderboard, opened on first use.
 
         Raises:
-            BoardError: it cannot be.
+            BoardError: it cannot be opened.
         """
         with self._lock:
             if self._leaderboard is None:
@@ -73,10 +73,10 @@ class SubmissionQueue:
             return self._leaderboard
 
     def submit(self, track: Track, entry: Entry, name: str) -> int:
-        """Put an entry into the queue, and see that it is judged; return its number.
+        """Queue an entry, start judging, and return its number.
 
         Raises:
-            BoardError, InvalidConfig, MissingExtra: it cannot be.
+            BoardError, InvalidConfig, MissingExtra: it cannot be submitted.
         """
         check_installed(track)
         number = submit_entry(self.leaderboard, track, entry, name)
@@ -84,55 +84,55 @@ class SubmissionQueue:
         return number
 
     def ensure_judging(self) -> None:
-        """See that somebody judges, where entries wait."""
+        """Start judging if entries wait."""
         if self.leaderboard.count_waiting() and self._worker is not None:
             self._worker.ensure_running()
 
     def start_practice(self, track: Track, entry: Entry, seed: int) -> int:
-        """Begin a practice run; return the number to look at it with.
+        """Start a practice run and return its id.
 
         Raises:
-            BoardError, MissingExtra: it cannot be begun.
+            BoardError, MissingExtra: it cannot be started.
         """
         check_installed(track)
         job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, once=True)
 
-        def run(going: BackgroundRun) -> None:
-            def began(number: int) -> None:
-                going.job_id = number
-                if going.stop_requested:
+        def run(active: BackgroundRun) -> None:
+            def on_start(number: int) -> None:
+                active.job_id = number
+                if active.stop_requested:
                     self._judge.stop(number)
 
-            going.trial = self._judge.run(job, going.curve.extend, on_start=began)
+            active.trial = self._judge.run(job, active.curve.extend, on_start=on_start)
 
         return self._start(run)
 
     def start_replay(self, entry: int) -> int:
-        """Begin to run an entry again; return the number to look at it with.
+        """Start a replay of an entry and return its id.
 
         Raises:
-            BoardError: there is no such entry, or it cannot be begun.
+            BoardError: the entry does not exist, or it cannot be started.
         """
         row = self.leaderboard.entry(entry)
 
-        def run(going: BackgroundRun) -> None:
-            going.replay = replay_entry(row, self._judge, going.seeds.append)
+        def run(active: BackgroundRun) -> None:
+            active.replay = replay_entry(row, self._judge, active.seeds.append)
 
         return self._start(run)
 
     def find_run(self, number: int) -> BackgroundRun:
-        """Return what goes on, or has ended, under a number.
+        """Return a background run.
 
         Raises:
-            BoardError: nothing does: it was forgotten.
+            BoardError: it does not exist or was removed.
         """
         found = self._runs.get(number)
         if found is None:
-            raise BoardError("This run is no longer known.", fix="Begin it again.")
+            raise BoardError("This run is no longer known.", fix="Start it again.")
         return found
 
     def stop(self, number: int) -> None:
-        """End a practice run; nothing happens where there is none."""
+        """Stop a practice run if it exists."""
         found = self._runs.get(number)
         if found is None:
             return
@@ -141,7 +141,7 @@ class SubmissionQueue:
             self._judge.stop(found.job_id)
 
     def close(self) -> None:
-        """End everything that goes on."""
+        """End all runs and the judge."""
         if self._worker is not None:
             self._worker.close()
         self._judge.close()
@@ -149,22 +149,22 @@ class SubmissionQueue:
     def _start(self, run: Callable[[BackgroundRun], Any]) -> int:
         with self._lock:
             if sum(not each.done for each in self._runs.values()) >= MAX_RUNNING:
-                raise BoardError(f"{MAX_RUNNING} runs go on already.", fix="Try again when one has ended.")
-            going = BackgroundRun(id=secrets.randbelow(1 << 40))  # not to be guessed by who did not begin it
-            self._runs[going.id] = going
+                raise BoardError(f"{MAX_RUNNING} runs are active already.", fix="Try again when one has ended.")
+            active = BackgroundRun(id=secrets.randbelow(1 << 40))  # cannot be guessed by other pages
+            self._runs[active.id] = active
             for old in [each.id for each in self._runs.values() if each.done][: max(0, len(self._runs) - MAX_STORED)]:
                 del self._runs[old]
-        threading.Thread(target=self._run, args=(going, run), daemon=True).start()
-        return going.id
+        threading.Thread(target=self._run, args=(active, run), daemon=True).start()
+        return active.id
 
-    def _run(self, going: BackgroundRun, run: Callable[[BackgroundRun], Any]) -> None:
+    def _run(self, active: BackgroundRun, run: Callable[[BackgroundRun], Any]) -> None:
         try:
-            run(going)
+            run(active)
         except TrueloopError as error:
-            going.error = error
-        except Exception as error:  # noqa: BLE001 - whoever waits hears it
+            active.error = error
+        except Exception as error:  # noqa: BLE001 - reported to the page
             what = f"{type(error).__name__}: {error}"[:400]
-            going.error = BoardError(f"This run ended in an error that nobody expected: {what}.", fix="Begin it again.")
-            traceback.print_exc()  # the page says what, the server's terminal where
+            active.error = BoardError(f"This run ended with an unexpected error: {what}.", fix="Start it again.")
+            traceback.print_exc()  # the page shows the message, the terminal the traceback
         finally:
-            going.done = True
+            active.done = True

@@ -1,4 +1,4 @@
-"""The tracks: what is to be learnt, by which network, and how well; as the lines of PyTorch that say so."""
+"""The tracks: data, network and target accuracy of each task, as lines of PyTorch code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trueloop.lab.arena.script import write_script
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """A task that is the same for everybody."""
+    """A fixed task: data, network and target."""
 
     name: str
     title: str
     description: str
-    """What is hard about it, in a sentence or two."""
+    """Difficulty of the task in one or two sentences."""
     target: float
     """Accuracy that both held-out splits must reach in the same evaluation."""
     examples: int
-    """A run ends when it has trained on so many."""
+    """Examples after which a run ends."""
     imports: tuple[str, ...]
     data: str
     """Source that makes ``train``, ``held_out`` and ``second``, each (inputs [N, features], targets [N])."""
@@ -31,11 +31,11 @@ class Track:
     gain: str
     """What `nn.init` calls the activation: "relu"."""
     baseline: Entry
-    """What there is to beat; judged as every entry is."""
+    """The entry to beat, judged like every other."""
 
     @property
     def fingerprint(self) -> str:
-        """Tells this task from one of its name that differed in anything that runs; their results are not compared."""
+        """Digest of everything that runs; results with different fingerprints are not compared."""
         texts = (write_script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
         return hashlib.sha256("\0".join([*texts, Entry().as_json()]).encode()).hexdigest()[:16]
 
@@ -80,8 +80,8 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 SPIRAL: Final = Track(
     name="spiral",
     title="Spiral to 95 %",
-    description="Three arms of a spiral in the plane, drawn anew for every seed. The boundary winds, so the network must be "
-    "led a long way: momentum and a fitting rate decide.",
+    description="Three spiral arms in the plane, new for every seed. The winding boundary needs many "
+    "steps: momentum and the learning rate decide.",
     target=0.95,
     examples=400_000,
     imports=("import math",),
@@ -113,8 +113,8 @@ model = nn.Sequential(
 DEEP: Final = Track(
     name="deep",
     title="Ten narrow layers to 95 %",
-    description="Two rings in the plane, and a network ten layers deep and eight wide. Nothing normalises it: as torch "
-    "begins it the signal fades on its way, so how it is begun, warm-up and clipping count.",
+    description="Two rings in the plane, and a network ten layers deep and eight wide without normalisation. "
+    "With PyTorch's default initialisation the signal vanishes: initialisation, warm-up and clipping decide.",
     target=0.95,
     examples=400_000,
     imports=("import math",),

@@ -3,7 +3,7 @@
 Each formula is worked out here a second time, in float64 and cell by cell, from what the tensors held before the line
 ran; torch's own result is what the page shows, and the tests hold the two side by side.
 """
-# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+# ruff: noqa: RUF001 - formulas use × and −
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from trueloop.lab.teaching.production.program import write
 from trueloop.lab.teaching.production.selection import Selection, selected
 
 EXAMPLE: Final = plan(dataset=10_000, batch=32, accumulate=4, processes=2, epochs=3, sample_bytes=3072)
-"""The sizes that the counts are worked out for, beside their formulas."""
+"""The sizes for which the counts are computed."""
 COUNTS: Final = (
     "effective_batch", "iterations_per_epoch", "last_batch", "updates_per_epoch", "last_window", "iterations",
     "updates", "scheduler_ticks", "forward_passes", "examples_seen", "batch_bytes",
@@ -58,7 +58,7 @@ class Bug:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument of torch's DataLoader."""
+    """One argument of `torch.utils.data.DataLoader`."""
 
     name: str
     default: str
@@ -76,8 +76,8 @@ def sizes(example: Plan = EXAMPLE) -> str:
     """Write the letters of the formulas with the values of the example: "N = 10000, B = 32"."""
     letters = re.search(r"The words, with (.+):$", inspect.getdoc(arithmetic) or "", flags=re.MULTILINE)
     pairs = re.findall(r"(\w) = (\w+)", letters[1] if letters else "")
-    told = ", ".join(f"{letter} = {getattr(example, name)} ({name})" for letter, name in pairs)
-    return f"{told}, {format_count(example.epochs, 'epoch')}"
+    text = ", ".join(f"{letter} = {getattr(example, name)} ({name})" for letter, name in pairs)
+    return f"{text}, {format_count(example.epochs, 'epoch')}"
 
 
 def counts(example: Plan = EXAMPLE) -> tuple[Count, ...]:
@@ -147,14 +147,14 @@ def _first(text: str) -> str:
 SAYS: Final[Mapping[str, str]] = {
     "dataset": "map-style (len and index) or iterable",
     "batch_size": "examples per batch; None: the dataset gives batches itself",
-    "shuffle": "a new order in each epoch; for training, and not beside a sampler",
+    "shuffle": "a new order in each epoch; for training; not together with a sampler",
     "sampler": "the order, as indices: RandomSampler, WeightedRandomSampler, DistributedSampler",
     "batch_sampler": "whole batches of indices; instead of the four around it",
     "num_workers": "processes that read ahead; 0: read in the training process",
     "collate_fn": "examples -> batch: padding, masks; as a rule the default stacks tensors",
     "pin_memory": "True for a GPU: copies with non_blocking=True overlap with work",
     "drop_last": "leave out the partial batch: in training with BatchNorm; never in evaluation",
-    "timeout": "seconds to wait for a worker; 0: for ever",
+    "timeout": "seconds to wait for a worker; 0: no limit",
     "worker_init_fn": "called in each worker with its number: seed other libraries here",
     "multiprocessing_context": "how workers start: 'fork', 'spawn' or 'forkserver'",
     "generator": "of the shuffled order and the workers' seeds: seed it to repeat a run",

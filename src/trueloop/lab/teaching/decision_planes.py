@@ -33,7 +33,7 @@ class Plane:
 
 
 def build_planes(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]:
-    """Show the plane to a copy of a network, in eval mode: the network itself, and all generators, stay as they are.
+    """Evaluate a copy of the network on the plane in eval mode; the network and all generators stay unchanged.
 
     Args:
         model: takes points [N, 2], returns logits [N, classes]; its hidden neurons are what ``model.activation`` says.

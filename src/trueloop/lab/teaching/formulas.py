@@ -1,5 +1,5 @@
-"""Which formula a line of the six operations works by, for each tensor that it changes."""
-# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+"""Returns the formula behind each tensor that a line of the six operations changes."""
+# ruff: noqa: RUF001 - formulas use × and −
 
 from __future__ import annotations
 

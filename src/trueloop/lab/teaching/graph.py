@@ -3,7 +3,7 @@
 Read from ``grad_fn`` and ``next_functions``; nothing is run and nothing is kept. A node that backward has been through
 has let go of what it had saved, and says so itself.
 """
-# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+# ruff: noqa: RUF001 - formulas use × and −
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
 class LiveGraphs:
     """Counts the nodes that are alive, of all graphs marked so far: a mark in a node's metadata dies with the node.
 
-    Forwards and their graphs are seen to come and go, whoever keeps them.
+    Graphs are counted until they are freed, whatever holds them.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A script with failures in it: `inject` of the catalogue on the teaching loop, given what it needs."""
+"""Writes the teaching script with injected failures of the catalogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Inject = Callable[[TeachingLoop], None]
 
 
 class InjectedScript(NamedTuple):
-    """A loop, and what it was inject_failures from."""
+    """A script and the settings from which it was written."""
 
     loop: TeachingLoop
     simulation: Simulation
@@ -24,11 +24,11 @@ class InjectedScript(NamedTuple):
 def inject_failures(
     simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()
 ) -> InjectedScript:
-    """Write the script of a simulation, and break it.
+    """Write the script of a simulation and inject failures.
 
     Raises:
-        CannotBreak: there is nothing in it that one of the failures could break; ``settings`` says what would.
-        InvalidConfig: the points added leave a batch of one to a batch normalisation.
+        CannotInject: a failure needs other settings, which ``settings`` lists.
+        InvalidConfig: the added points leave a batch of one for BatchNorm.
     """
     simulation.check_batches(len(added))
     loop = teaching_loop(simulation, added)
@@ -38,11 +38,11 @@ def inject_failures(
 
 
 def write_script(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Added] = ()) -> InjectedScript:
-    """Do so, and change those settings of the simulation that the failures need.
+    """Write the script with failures, changing the settings that the failures need.
 
     Raises:
-        CannotBreak: they cannot be in one script.
-        InvalidConfig: what they need cannot be trained.
+        CannotInject: the failures cannot be combined.
+        InvalidConfig: the required settings cannot be trained.
     """
     for _ in range(2 * len(injects) + 1):
         try:
@@ -51,4 +51,4 @@ def write_script(simulation: Simulation, injects: Sequence[Inject], added: Seque
             if not lack.settings or replace(simulation, **lack.settings) == simulation:
                 raise
             simulation = replace(simulation, **lack.settings)
-    raise CannotInject("These failures need settings that rule each other out.")
+    raise CannotInject("These failures need conflicting settings.")

@@ -3,7 +3,7 @@
 Seen through forward hooks of the program's own layers: what dropout masked, which statistics batch normalisation used
 and what it made of its running ones.
 """
-# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+# ruff: noqa: RUF001 - formulas use × and −
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class _Recorder:
         self.refused = ""
 
     def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
-        """Hear what the program holds after a line."""
+        """Record the variables after a line."""
         self.lines[marked.mark] = marked.line
         if marked.mark == "built":
             self.inputs = _cells(program["inputs"])
@@ -295,7 +295,7 @@ class _Recorder:
                     running=_short(now),
                     moved=now != before,
                     used="batch" if training else "running",
-                    sum=moved if training else f"{shown(now)}, as it was: eval mode does not update it",
+                    sum=moved if training else f"{shown(now)} unchanged: eval mode does not update it",
                 )
             )
         return tuple(found)
@@ -303,11 +303,11 @@ class _Recorder:
     def _dropout_sums(self, seen: _Layers) -> Cells:
         p = self._modes.dropout
 
-        def describe(given: float, kept: bool, made: float) -> str:
+        def describe(value: float, kept: bool, result: float) -> str:
             if not seen.dropout.training:
-                return f"{shown(made)}, as it is: eval mode drops nothing"
+                return f"{shown(result)} unchanged: eval mode drops nothing"
             return (
-                f"{shown(made)} = {shown(given)} / (1 − {shown(p)})" if kept else f"0: masked, with probability {p:g}"
+                f"{shown(result)} = {shown(value)} / (1 − {shown(p)})" if kept else f"0: masked, with probability {p:g}"
             )
 
         rows = zip(seen.activated.tolist(), seen.kept.tolist(), seen.dropped.tolist(), strict=True)
@@ -335,7 +335,7 @@ def _running(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
 
 
 def _mask(dropout: nn.Dropout, given: Tensor) -> Tensor:
-    """Return what dropout is about to keep: drawn from the state it will draw from, which is put back."""
+    """Return the mask that dropout will draw next; the generator state is restored."""
     state = torch.get_rng_state()
     kept = torch.dropout(torch.ones_like(given), dropout.p, dropout.training) != 0
     torch.set_rng_state(state)

@@ -48,7 +48,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One update as it was computed."""
+    """One computed update."""
 
     micro_batches: tuple[MicroBatch, ...]
     """The first ones and the last."""

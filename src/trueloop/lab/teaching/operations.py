@@ -1,7 +1,7 @@
-"""The six operations of training, one at a time: every tensor after every line, and how each number came about.
+"""Traces the six operations of training: every tensor after every line, and the formula of each number.
 
-The program of `worked` runs once; what it holds after each marked line is written down, so that a page can go forward
-and back without asking again.
+The program of `worked_programs` runs once; the variables after each marked line are recorded, so that a page can step
+forwards and backwards.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LAYERS: Final = ("model", "first", "second")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorState:
-    """One tensor at one moment."""
+    """State of one tensor after a line."""
 
     name: str
-    """As the program would write it: ``model.weight.grad``."""
+    """Name in the program: ``model.weight.grad``."""
     role: Role
     of: str
-    """Whose gradient or state it is; empty for the others."""
+    """The tensor whose gradient or state it is; empty for others."""
     shape: tuple[int, ...]
     cells: tuple[tuple[str, ...], ...] | None
     """Rows of numbers; a vector is one row. None = there is no tensor, as for a gradient before the first backward."""
@@ -46,25 +46,25 @@ class TensorState:
     rule: str
     """The formula by which the line came to it; empty where it has not changed."""
     sums: tuple[tuple[str, ...], ...]
-    """The same in numbers, cell by cell."""
+    """The formula with numbers, per cell."""
     reads: tuple[Read, ...]
-    """Whose cells go into one of its own."""
+    """Cells of other tensors used by each cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineState:
-    """What is there after one line."""
+    """All changes made by one line."""
 
     operation: str
     line: int
     update: int
-    """Updates that have begun; 0 = training has not."""
+    """Number of the update; 0 = before training."""
     code: str
     says: str
     changes: tuple[TensorState, ...]
-    """Tensors that the line has made, replaced, changed or set to None; all others are as they were."""
+    """Tensors that the line created, replaced, changed or set to None."""
     gone: tuple[str, ...]
-    """Names that stand for nothing any more: the gradient of an output whose name now means another."""
+    """Names that no longer exist, such as the gradient of a replaced output."""
     graph: int | None
     """Place in the trace's graphs, of the graph of the latest result."""
     nodes_alive: int
@@ -73,7 +73,7 @@ class LineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorGroup:
-    """A tensor and what belongs to it, over the whole run."""
+    """A tensor with its gradient and optimizer state."""
 
     name: str
     role: Role
@@ -92,14 +92,14 @@ class Trace:
     graphs: tuple[graph.Graph, ...]
     """Each that differs from the one before."""
     refused: str
-    """torch's own words when backward is called a second time."""
+    """PyTorch's error message for a second backward."""
 
 
 Values = dict[str, Tensor | None]
 
 
 def trace(six: Six) -> Trace:
-    """Run the program, and write down what it holds after each operation.
+    """Run the program and record its variables after each operation.
 
     Cost: about 1 ms per line.
     """
@@ -117,7 +117,7 @@ def trace(six: Six) -> Trace:
 
 
 class _Recorder:
-    """Writes moments down, each against the one before."""
+    """Records the changes of each line."""
 
     def __init__(self, six: Six) -> None:
         self._six = six
@@ -130,7 +130,7 @@ class _Recorder:
         self._update = 0
 
     def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
-        """Hear what the program holds after a line."""
+        """Record the variables after a line."""
         # An update has begun when its first line has run: the batch, or the forward where there is but one batch.
         self._update += marked.mark == ("batch" if self._six.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
@@ -278,17 +278,17 @@ _STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
 _DESCRIPTIONS: Final = {
     "built": "Model, loss, optimizer and schedule are there. No gradient, no graph yet.",
-    "batch": "The next batch is drawn; all the rest stays as it is.",
-    "forward": "Inputs become outputs. torch notes down each operation in a graph: {alive} are alive, and this one "
+    "batch": "The next batch is drawn; nothing else changes.",
+    "forward": "Inputs become outputs. Autograd records each operation in a graph: {alive} are alive, and this one "
     "keeps {saved} bytes for backward.",
     "loss": "One number says how wrong the outputs are: {loss}. It is the root of the graph.",
-    "backward": "From the loss back to the leaves: every parameter receives its gradient. The graph lets go of what it "
-    "had saved. No weight has moved.",
+    "backward": "From the loss back to the leaves: every parameter receives its gradient. The graph frees its saved "
+    "tensors. No weight has changed.",
     "update": "The optimizer moves each weight against its gradient, at learning rate {lr}. The gradients are still "
     "there.",
-    "zero grad": "The gradients are taken away (set to None), or the next backward would add on top of them.",
+    "zero grad": "The gradients are cleared (set to None); otherwise the next backward would add to them.",
     "schedule": "The learning rate for the next update: {lr}.",
-    "second backward": "The same graph once more: refused, for what it had saved is gone.",
+    "second backward": "A second backward through the same graph is refused: its saved tensors are freed.",
     "forward again": "The same inputs through the new weights, without a graph.",
     "loss again": "{loss} before the last update, {loss_again} after it.",
 }

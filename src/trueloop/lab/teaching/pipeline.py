@@ -209,7 +209,7 @@ def _on_order(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str]:
     random = asked.shuffle if asked.sampler in ("none", "distributed") else asked.sampler != "sequential"
     if random and asked.follows_epochs and not asked.set_epoch and len(first[0]) > 1:
         yield (
-            "Both epochs have one and the same order: nobody told the sampler which epoch it is. "
+            "Both epochs have one and the same order: `set_epoch` was not called. "
             "Call sampler.set_epoch(epoch) before each."
         )
     elif not random and asked.by_class:

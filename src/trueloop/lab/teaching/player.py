@@ -1,7 +1,7 @@
-"""Plays a script of ours under control: held where it draws its next training batch, looked at there, never changed.
+"""Runs a generated script under control: it can be paused before each training batch and inspected there.
 
-The script is plain PyTorch and knows of nothing. What paces it stands around ``DataLoader``'s iteration; what counts
-its updates are torch's own hooks on the steps of optimizers; everything else is read from the script's names.
+The script is unmodified PyTorch. ``DataLoader`` iteration is patched to pause it, optimizer step hooks count its
+updates, and everything else is read from its variables.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from trueloop.lab.teaching.graph import LifetimeMarker
 from trueloop.lab.teaching.memory import Meter
 from trueloop.lab.teaching.program import Program
 
-MAX_EDITS: Final = 500  # changes of one run
-KEY: Final = "trueloop.lab"  # of our mark in the metadata of a graph
+MAX_EDITS: Final = 500  # edits of one run
+KEY: Final = "trueloop.lab"  # key in the metadata of a graph node
 
 
 class Stopped(BaseException):
-    """Ends the script, from where it draws a batch."""
+    """Ends the script before a batch."""
 
 
 @dataclass(slots=True)
 class Curves:
-    """One value of each for every update, in order."""
+    """Values per update, in order."""
 
     update: list[int] = field(default_factory=list[int])
     loss: list[float] = field(default_factory=list[float])
-    """Mean of the window's batches."""
+    """Mean loss of the batches of the update."""
     norm: list[float] = field(default_factory=list[float])
-    """Of the gradient, before it was clipped."""
+    """Gradient norm before clipping."""
     rate: list[float] = field(default_factory=list[float])
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy), after every epoch."""
@@ -53,11 +53,11 @@ class Play:
     """One run of a script.
 
     Args:
-        program: the script; its names are those that `teaching_loop` gives.
-        before_batch: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
-        clip: the norm that the script cuts gradients to; 0 = none.
-        memory_share: of the time that measuring memory may take; 1 = measured whenever there is something to see.
-        isolated: a context in which nothing that is done is taken for the script's doing.
+        program: a script of `teaching_loop`.
+        before_batch: called before every training batch; may block, read, edit, and raise `Stopped`.
+        clip: the norm at which the script clips; 0 = no clipping.
+        memory_share: share of the time that measuring memory may take; 1 = always measure.
+        isolated: a context in which the sanitizer ignores operations.
     """
 
     def __init__(
@@ -74,29 +74,29 @@ class Play:
         self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
-        """Of updates since `take` was called last."""
+        """Curves since the latest `take`."""
         self.edits: list[str] = []
-        """What was changed while the script ran, in words."""
+        """Descriptions of the edits made while the script ran."""
         self.first_not_finite: int | None = None
-        """The update whose loss was the first that is not finite."""
+        """First update with a non-finite loss."""
         self.half = 1.0
-        """Half a side of a square that holds all points, from the first batch on."""
+        """Half the side of a square that contains all points, known from the first batch on."""
         self.sweep: list[float] = []
-        """MiB held at each batch of the latest sweep over the held-out points, above what was at its first."""
+        """MiB allocated at each batch of the latest evaluation, above its first batch."""
         self._alive = set[int]()
         self._peak = self._began = self._swept = 0
         self._losses = self._evaluated = 0
         self._latest_norm: tuple[Any, float, float] = (None, 0.0, 0.0)
         self._pending_changes: list[tuple[int, Callable[[], None]]] = []
-        """Changes of the points: by how many, and what makes it."""
+        """Pending changes of the points: change of their number, and the function that makes it."""
         self._points_changed = False
 
     def run(self) -> None:
         """Run the script to its end.
 
         Raises:
-            Stopped: somebody has ended it.
-            Exception: what the script raises.
+            Stopped: `before_batch` has ended it.
+            Exception: raised by the script.
         """
         self._peak = self._began = self._meter.read()
         with self._hooks_installed():
@@ -110,23 +110,23 @@ class Play:
 
     @property
     def graphs(self) -> int:
-        """How many graphs that its network has made are alive."""
+        """Number of live graphs of the network."""
         return len(self._alive)
 
     def held_mib(self) -> float:
-        """Return the memory held now, above that at the beginning."""
+        """Return the memory in use, above that at the start."""
         return (self._meter.read() - self._began) / 2**20
 
     def memory_mib(self) -> float:
-        """Return the most memory held since this was last asked, above that at the beginning."""
+        """Return the peak memory since the last call, above that at the start."""
         peak, self._peak = max(self._peak, self._meter.read()), 0
         return (peak - self._began) / 2**20
 
     def take(self) -> Curves:
-        """Return the points of the curves since this was last asked."""
+        """Return the curves since the last call."""
         self._record_evaluations()
-        taken, self.curves = self.curves, Curves()
-        return taken
+        curves, self.curves = self.curves, Curves()
+        return curves
 
     def points(self, which: str) -> list[list[float]]:
         """Return [x, y, label] of each point of "train_set" or "held_out_set"."""
@@ -153,14 +153,14 @@ class Play:
 
     def _record(self, words: str) -> None:
         if len(self.edits) >= MAX_EDITS:
-            raise InvalidConfig(f"{MAX_EDITS} changes were made by hand in this run.", fix="Begin another one.")
+            raise InvalidConfig(f"This run has {MAX_EDITS} edits already.", fix="Start another run.")
         self.edits.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
         """Add a training point, from the next epoch on.
 
         Raises:
-            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+            InvalidConfig: the script's sampler does not support it, or there are too many edits.
         """
         self._check_points_can_change()
         self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
@@ -175,13 +175,13 @@ class Play:
         self._pending_changes.append((1, now))
 
     def remove(self, x: float, y: float) -> None:
-        """Take the training point away that is nearest, from the next epoch on.
+        """Remove the nearest training point, from the next epoch on.
 
         Raises:
-            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+            InvalidConfig: the script's sampler does not support it, or there are too many edits.
         """
         self._check_points_can_change()
-        self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
+        self._record(f"the point nearest to ({x!r}, {y!r}) removed")
 
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
@@ -194,7 +194,7 @@ class Play:
     def _check_points_can_change(self) -> None:
         if isinstance(self.program.names["train_loader"].sampler, DistributedSampler):
             raise InvalidConfig(
-                "The points of this run cannot change: its sampler counted them when it was made.",
+                "The points of this run cannot change: its sampler has a fixed length.",
                 fix="Begin a run without DistributedSampler.",
             )
 
@@ -236,7 +236,7 @@ class Play:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
-        self._record_evaluations()  # now, while the count of updates is that of the evaluation
+        self._record_evaluations()  # before the update count changes
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
@@ -251,15 +251,15 @@ class Play:
             self._pending_changes, self._points_changed = [], True
 
     def _stop_after_schedule(self) -> None:
-        """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
+        """Stop a run that exceeds the length of its schedule because points were added."""
         total = self.program.names.get("total_updates", math.inf)
         schedule = self.program.names.get("scheduler")
-        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # it raises past its end
+        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # OneCycleLR raises past its end
         if self._points_changed and done >= total:
-            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
+            raise Stopped(f"The points have changed, and the schedule ends after {total} updates.")
 
     def _leaves_batch_of_one(self, changes: int) -> bool:
-        """True where a batch normalisation would meet a batch of one point, and raise."""
+        """True if a batch of one point would reach a BatchNorm layer, which raises."""
         names = self.program.names
         left = (len(names["train_set"]) + changes) % names["batch_size"]
         return left == 1 and any(isinstance(module, nn.BatchNorm1d) for module in self.model.modules())

@@ -1,4 +1,4 @@
-"""A script that is run from its text, in this process, while others look at its names."""
+"""Runs a generated script in this process and exposes its variables."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from trueloop.lab.teaching.run_snippet import SourceLoader
 
 
 class Program:
-    """A text that Python runs as a main program; tracebacks and findings name its lines.
+    """A script that runs as a main program; tracebacks and findings name its lines.
 
     Args:
-        text: of a script that we have written; nobody else's is ever run.
-        name: the file name that its lines are told under.
+        text: a generated script, never untrusted text.
+        name: file name of its lines in tracebacks.
     """
 
     def __init__(self, text: str, *, name: str = "simulation.py") -> None:
         self.text, self.name = text, name
         self.module = ModuleType("__main__")
         self.names: dict[str, Any] = vars(self.module)
-        """The script's own, as it goes on."""
+        """Variables of the script."""
 
     def run(self) -> None:
-        """Run it to its end. What it prints goes nowhere; the type of new tensors is put back.
+        """Run the script; its output is discarded and the default dtype is restored.
 
         Raises:
-            BaseException: whatever leaves the script.
+            BaseException: raised by the script.
         """
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.name] = (len(self.text), None, lines, self.name)

@@ -1,4 +1,4 @@
-"""Runs the very text that a page shows, and keeps what it leaves."""
+"""Runs a program text that a page shows, and keeps its variables and output."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ FILE_NAME: Final = "<as shown>"
 
 
 class SnippetRunner:
-    """A program that trueloop has written itself from checked settings, never one that a request brought."""
+    """Runs programs that trueloop generates from validated settings, never text of a request."""
 
     def __init__(self) -> None:
         self._module = ModuleType("__main__")
         self.names: dict[str, Any] = vars(self._module)
-        """Every name the program has bound so far."""
+        """Variables of the program so far."""
         self.printed: list[str] = []
-        """What it has printed, a call at a time."""
+        """Printed lines, one per call."""
         self.names["print"] = self._capture_print
 
     def run(self, text: str) -> None:
-        """Run the program, or its next part: several parts run as if they were one file.
+        """Run the program or its next part; several parts run like one file.
 
         Raises:
             Exception: whatever leaves the program.
@@ -33,20 +33,20 @@ class SnippetRunner:
 
 
 class SourceLoader(InspectLoader):
-    """Gives Python the code of a text, as an import of a file would.
+    """Import loader for source text.
 
     Args:
-        text: a program of ours.
-        name: the file name that its lines are told under.
+        text: a generated program.
+        name: file name of its lines in tracebacks.
     """
 
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
 
     def get_source(self, fullname: str) -> str:
-        """Return the text."""
+        """Return the source text."""
         return self._text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return it compiled, under the name of its file."""
+        """Return the compiled text."""
         return self.source_to_code(self._text, self._name)

@@ -1,6 +1,6 @@
-"""Five classic experiments: what is run, what is told of it, and what the runs say to that.
+"""Five classic experiments: their runs, a common claim, and the check of the claim by the measurements.
 
-No torch in here: `trial.tried` runs them. A claim that does not hold as told is said not to, with what was measured.
+This module does not import torch: `simulator.run_scenario` runs the experiments.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from trueloop.lab.teaching.simulation import Simulation
 
 SCENARIO_NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
-CHANCE_LOSS: Final = math.log(2)  # the loss of a guess between two classes
-SMOOTHING_UPDATES: Final = 20  # updates that a loss is averaged over before it is compared
+CHANCE_LOSS: Final = math.log(2)  # the loss of guessing between two classes
+SMOOTHING_UPDATES: Final = 20  # over which losses are averaged before a comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Variant:
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What is known of a whole run."""
+    """The curves of a complete run."""
 
     update: list[int] = field(default_factory=list[int])
     loss: list[float] = field(default_factory=list[float])
@@ -38,11 +38,11 @@ class Record:
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy)."""
     sweep: list[float] = field(default_factory=list[float])
-    """MiB held at each batch of the last evaluation, above what was held at its beginning."""
+    """MiB allocated at each batch of the last evaluation, above its start."""
 
 
 class Verdict(NamedTuple):
-    """What the runs say to a claim."""
+    """The measurements, and whether the claim holds."""
 
     measured: str
     holds: bool
@@ -56,7 +56,7 @@ class Scenario:
     claim: str
     variants: tuple[Variant, ...]
     judge: Callable[[Sequence[Record]], Verdict]
-    """Gets a record for each variant."""
+    """Checks the claim with one record per variant."""
 
 
 def update_reaching(record: Record, loss: float) -> int | None:
@@ -90,7 +90,7 @@ def _adam(records: Sequence[Record]) -> Verdict:
     best = min((update for update in others if update), default=None)
     return Verdict(
         f"Adam at 0.01 reached a loss of {target} at update {adam}; {'; '.join(words)}. "
-        "How many times sooner is a question of SGD's own rate, and the claim is held to the best of these.",
+        "The factor depends on SGD's learning rate; the claim is checked against the best of these.",
         best is not None and 3 <= best / adam <= 5,
     )
 
@@ -110,7 +110,7 @@ def _clearing(records: Sequence[Record]) -> Verdict:
 
 
 def _swing(losses: Sequence[float]) -> float:
-    """Return the width of the range that eight of ten values lie in."""
+    """Return the width of the range of the middle 80 % of the values."""
     tenths = quantiles(losses, n=10)
     return tenths[-1] - tenths[0]
 
@@ -121,8 +121,8 @@ def _no_grad(records: Sequence[Record]) -> Verdict:
     steady = sum(later > sooner for sooner, later in zip(records[1].sweep, records[1].sweep[1:], strict=False))
     return Verdict(
         f"Over the {batches} batches of an evaluation that adds up its losses, memory grew by {1024 * grows:.0f} KiB "
-        f"without no_grad, at {steady} of them, and by {1024 * flat:.0f} KiB with it. It is given back "
-        "when the sum of the losses is: at the end of the evaluation.",
+        f"without no_grad, at {steady} of them, and by {1024 * flat:.0f} KiB with it. It is freed "
+        "with the sum of the losses, at the end of the evaluation.",
         grows > 10 * max(flat, 0.001) and steady > 0.9 * batches,
     )
 

@@ -1,4 +1,4 @@
-"""What a silent failure looks like: the curves of the teaching script as it is and with one operation broken.
+"""What a silent failure looks like: the curves of the correct teaching script and the same with one operation broken.
 
 Both are really run, from several seeds, by the same numbers otherwise. What is kept is as many points as a small plot
 can show: of the seeds the least, the middle and the greatest value at each.
@@ -97,7 +97,7 @@ class Recording:
 
 
 def parse_recording(data: Mapping[str, Any]) -> Recording:
-    """Return a parse_recording from its fields as JSON has them.
+    """Parse a recording from JSON.
 
     Raises:
         KeyError, TypeError, ValueError: they are not those of one.
@@ -137,14 +137,14 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     return recorded
 
 
-def _take(play: Play, parse_recording: Recording) -> None:
+def _take(play: Play, recording: Recording) -> None:
     taken = play.take()
     for update, loss, norm, rate in zip(taken.update, taken.loss, taken.norm, taken.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
-            parse_recording.add(name, update, value)
+            recording.add(name, update, value)
     for update, loss, accuracy in taken.evaluations:
-        parse_recording.add("held_out", update, loss)
-        parse_recording.add("accuracy", update, accuracy)
+        recording.add("held_out", update, loss)
+        recording.add("accuracy", update, accuracy)
 
 
 def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
 
 
 def _band(name: str, recordings: Sequence[Recording]) -> _Band:
-    binned = [_binned(*parse_recording.curves[name]) for parse_recording in recordings]
+    binned = [_binned(*recording.curves[name]) for recording in recordings]
     count = min((len(each) for each in binned), default=0)
     updates = [binned[0][place][0] for place in range(count)]
     finite = [
@@ -218,8 +218,8 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
     ]  # at each place, of the seeds
     lost = [
         update
-        for parse_recording in recordings
-        for update, value in zip(*parse_recording.curves[name], strict=True)
+        for recording in recordings
+        for update, value in zip(*recording.curves[name], strict=True)
         if not math.isfinite(value)
     ]
     return _Band(

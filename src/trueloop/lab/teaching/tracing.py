@@ -1,7 +1,6 @@
-"""Runs a short program line by line, and shows what it holds after each line that is marked.
+"""Runs a short program and reports its variables after each marked line.
 
-A line is marked by the comment at its end: ``loss.backward()  # backward``; what follows a colon
-is for the reader.
+A line is marked by the comment at its end, up to a colon: ``loss.backward()  # backward: explanation``.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from trueloop.lab.teaching.run_snippet import FILE_NAME, SnippetRunner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedLine:
-    """A line that has just run."""
+    """A marked line of a program."""
 
     mark: str
     line: int
-    """From 1."""
+    """Line number from 1."""
     text: str
-    """Without the comment."""
+    """The code without the comment."""
     assigns: tuple[str, ...]
-    """Names it has bound."""
+    """Names that the line assigns."""
 
 
 Observer = Callable[[MarkedLine, Mapping[str, Any]], None]
-"""Hears of a line with the program's variables after it; must not change them."""
+"""Called with a line and the program's variables after it, which it must not change."""
 
 
 def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
-    """Run a program, and show what it holds after each marked line.
+    """Run a program and report its variables after each marked line.
 
     Args:
         text: the program; each marked statement on one line.
@@ -46,9 +45,9 @@ def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
         observe: called after each marked line that did not raise.
 
     Returns:
-        What it printed.
+        The printed text.
 
-    torch's global generator is left as it was. Not for two threads at once: the program may seed that generator.
+    PyTorch's global generator is restored. Not thread-safe: the program may seed that generator.
     """
     tracer, before, program = _Tracer(marked_lines(text, marks), observe), sys.gettrace(), SnippetRunner()
     with fork_rng(devices=[]):
@@ -61,7 +60,7 @@ def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
 
 
 def marked_lines(text: str, marks: Collection[str]) -> dict[int, MarkedLine]:
-    """Find the lines a program marks by the comment at their end."""
+    """Return the marked lines by number."""
     assigns = _assigned_names(text)
     rows, found = text.splitlines(), dict[int, MarkedLine]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -83,14 +82,14 @@ def _assigned_names(text: str) -> dict[int, tuple[str, ...]]:
 
 
 class _Tracer:
-    """Waits for the line after a marked one: only then has the marked one done its work."""
+    """Reports a marked line when the next line starts, that is after it has run."""
 
     def __init__(self, lines: Mapping[int, MarkedLine], observe: Observer) -> None:
         self._lines, self._observe = lines, observe
         self._pending: MarkedLine | None = None
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Follow the program's own lines, and none of torch's."""
+        """Trace only lines of the program itself."""
         return self._on_event if frame.f_code.co_filename == FILE_NAME and frame.f_code.co_name == "<module>" else None
 
     def _on_event(self, frame: FrameType, event: str, argument: object) -> Any:

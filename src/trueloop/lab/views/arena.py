@@ -1,4 +1,4 @@
-"""The arena: tracks, practice runs, entries handed in, who is ahead, and every entry in full."""
+"""Page "Arena": tracks, practice runs, submissions, rankings and entries."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from trueloop.lab.arena.tracks import TRACKS, Track, find_track
 from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS
 from trueloop.lab.highlight import highlight
 
-NEEDS_TORCH: Final = False  # the referee has a process of its own
-SHOWN: Final = 50  # rows of a board
-LEADERS: Final = 3  # whose curves are drawn beside one's own
+NEEDS_TORCH: Final = False  # the judge is a separate process
+MAX_SHOWN: Final = 50  # rows of a ranking
+MAX_LEADERS: Final = 3  # whose curves are drawn next to the user's
 
 _Number = Annotated[int, Bounds(0, 1 << 53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What the page may ask."""
+    """A request of the page."""
 
     do: Literal["tracks", "board", "script", "practise", "poll", "submit", "entry", "replay"] = "tracks"
     track: Annotated[str, Bounds(1, 32), "the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
-    seed: Annotated[int, Bounds(0, MAX_SEED), "of a practice run: everything random follows it"] = 1
-    name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
+    seed: Annotated[int, Bounds(0, MAX_SEED), "random seed of a practice run"] = 1
+    name: Annotated[str, Bounds(1, 32), "shown on the leaderboard"] = "anonymous"
     id: _Number = 0
     since: _Number = 0
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Answer one question of the page."""
+    """Answer one request."""
     try:
         return _ANSWERS[query.do](query)
     except (BoardError, MissingExtra) as error:
@@ -50,7 +50,7 @@ def answer(query: Query) -> dict[str, Any]:
 
 
 @cache
-def _desk() -> SubmissionQueue:
+def _submission_queue() -> SubmissionQueue:
     return SubmissionQueue()
 
 
@@ -70,20 +70,20 @@ def _track(track: Track) -> dict[str, Any]:
 
 
 def _board(query: Query) -> dict[str, Any]:
-    desk, track = _desk(), find_track(query.track)
-    desk.ensure_judging()
-    board = desk.leaderboard
+    queue, track = _submission_queue(), find_track(query.track)
+    queue.ensure_judging()
+    board = queue.leaderboard
     boards = {by: standings(board.judged_entries(track.name, track.fingerprint), by) for by in BOARDS}
     first = boards["updates"]
-    shown = [row for row in first if row.rank is not None and not row.baseline][:LEADERS]
+    shown = [row for row in first if row.rank is not None and not row.baseline][:MAX_LEADERS]
     base = [row for row in first if row.baseline][:1]
     return {
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
-        "boards": {by: [_standing(row) for row in rows[:SHOWN]] for by, rows in boards.items()},
+        "boards": {by: [_standing(row) for row in rows[:MAX_SHOWN]] for by, rows in boards.items()},
         "curves": [curve for row in base + shown if (curve := _middle_curve(board, row)) is not None],
         "queue": [_open(board, row) for row in board.open_entries()],
-        "refused": [asdict(each) for each in board.damaged_rows(track.name)[:SHOWN]],
+        "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
     }
 
 
@@ -101,7 +101,7 @@ def _standing(row: Standing) -> dict[str, Any]:
 
 
 def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
-    """Return the curve of the seed in the middle, of the newest entry of a configuration."""
+    """Return the curve of the median seed of a configuration's newest entry."""
     entry = board.entry(row.ids[-1])
     reached = [trial for trial in entry.trials if trial.end == "reached"]
     if not reached:
@@ -110,7 +110,7 @@ def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
     seed = next(trial.seed for trial in reached if trial.updates == updates)
     try:
         points = board.curves(entry.id).get(seed, [])
-    except BoardError:  # not as it was written: the row's numbers stand without it, and its own page says so
+    except BoardError:  # a damaged curve; the entry's own page reports it
         return None
     return {"name": row.name, "baseline": row.baseline, "rank": row.rank, "id": entry.id, "points": points}
 
@@ -132,39 +132,39 @@ def _script(query: Query) -> dict[str, Any]:
 
 
 def _practise(query: Query) -> dict[str, Any]:
-    desk, track = _desk(), find_track(query.track)
+    queue, track = _submission_queue(), find_track(query.track)
     if query.id:
-        desk.stop(query.id)
-    return {"id": desk.start_practice(track, query.entry, query.seed), **_script(query)}
+        queue.stop(query.id)
+    return {"id": queue.start_practice(track, query.entry, query.seed), **_script(query)}
 
 
 def _poll(query: Query) -> dict[str, Any]:
-    going = _desk().find_run(query.id)
-    done = going.done  # before the rest is read: it is whole then
-    trouble = going.error
+    run = _submission_queue().find_run(query.id)
+    done = run.done  # read first, so that the rest is complete
+    error = run.error
     return {
-        "id": going.id,
+        "id": run.id,
         "done": done,
-        "points": going.curve[query.since :],
-        "trial": asdict(going.trial) if going.trial else None,
-        "seeds": [{**asdict(seed), "same": seed.same} for seed in going.seeds],
-        "same": going.replay.same if going.replay else None,
-        "differing": going.replay.differing if going.replay else {},
-        "trouble": {"what": trouble.what, "why": trouble.why, "fix": trouble.fix} if trouble else None,
+        "points": run.curve[query.since :],
+        "trial": asdict(run.trial) if run.trial else None,
+        "seeds": [{**asdict(seed), "same": seed.same} for seed in run.seeds],
+        "same": run.replay.same if run.replay else None,
+        "differing": run.replay.differing if run.replay else {},
+        "error": {"what": error.what, "why": error.why, "fix": error.fix} if error else None,
     }
 
 
 def _submit(query: Query) -> dict[str, Any]:
     parse_record(ContestantName, {"name": query.name})
-    return {"id": _desk().submit(find_track(query.track), query.entry, query.name)}
+    return {"id": _submission_queue().submit(find_track(query.track), query.entry, query.name)}
 
 
 def _entry(query: Query) -> dict[str, Any]:
-    desk = _desk()
-    board = desk.leaderboard
+    queue = _submission_queue()
+    board = queue.leaderboard
     row = board.entry(query.id)
     if row.is_open:
-        desk.ensure_judging()
+        queue.ensure_judging()
     config = json.loads(row.config)
     entry, track = parse_entry(config), TRACKS.get(row.track)
     same = track is not None and track.fingerprint == row.track_fingerprint
@@ -191,7 +191,7 @@ def _entry(query: Query) -> dict[str, Any]:
 
 
 def _replay(query: Query) -> dict[str, Any]:
-    return {"id": _desk().start_replay(query.id)}
+    return {"id": _submission_queue().start_replay(query.id)}
 
 
 _ANSWERS: Final[Mapping[str, Callable[[Query], dict[str, Any]]]] = {

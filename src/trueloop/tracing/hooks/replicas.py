@@ -173,9 +173,9 @@ class Replicas:
     # Events --------------------------------------------------------------------------------------------------
 
     def _on_wrapper(self, wrapper: Any) -> _Replica:
-        known = self._replicas.get(wrapper)
-        if known is not None:
-            return known
+        replica = self._replicas.get(wrapper)
+        if replica is not None:
+            return replica
         if (
             self._program.before_replicated_backward is None
         ):  # installed with the first wrapper: other programs have no overhead
@@ -196,62 +196,62 @@ class Replicas:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         identity = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         self._wrappers += 1
-        known = self._replicas.put(wrapper, _Replica(
+        replica = self._replicas.put(wrapper, _Replica(
             ref=registry.ref(wrapper), refs=registry.refs(held.values()), ids=frozenset(map(id, held.values())),
             names=[name.replace("_orig_mod.", "") for name in kept],
             parameters=[weakref.ref(parameter) for parameter in kept.values()],
             name=f"{attempt}/{group.group_name}/{self._wrappers}/{identity}",
         ))  # fmt: skip
         self._stream.emit(ModelReplicated(
-            location=user_location(), wrapper=known.ref, module=registry.ref(wrapper.module), parameters=known.refs,
+            location=user_location(), wrapper=replica.ref, module=registry.ref(wrapper.module), parameters=replica.refs,
             group_size=group.size(),
         ))  # fmt: skip
-        return known
+        return replica
 
     def _on_inputs(self, wrapper: Any, given: Any) -> None:
-        known = self._on_wrapper(wrapper)
-        if known.work is not None:
-            known.work.close()
-            known.work = None
-        if _is_compared(known.rounds + 1) and wrapper.process_group.size() > 1:
+        replica = self._on_wrapper(wrapper)
+        if replica.work is not None:
+            replica.work.close()
+            replica.work = None
+        if _is_compared(replica.rounds + 1) and wrapper.process_group.size() > 1:
             drawn = self._program.batch
-            known.loader = self._program.loader if drawn > known.batches else None
-            known.batches = drawn
-            known.work = record_round(known.rounds + 1, given, known.alive(), self._on_gradient)
+            replica.loader = self._program.loader if drawn > replica.batches else None
+            replica.batches = drawn
+            replica.work = record_round(replica.rounds + 1, given, replica.alive(), self._on_gradient)
 
     def _on_call(self, wrapper: Any) -> None:
-        known = self._on_wrapper(wrapper)
-        known.forwards += 1
+        replica = self._on_wrapper(wrapper)
+        replica.forwards += 1
         if wrapper.require_backward_grad_sync:
-            known.rounds += 1
-            known.clock = _collective_count(wrapper)
+            replica.rounds += 1
+            replica.clock = _collective_count(wrapper)
 
     def _on_backward_start(self) -> None:
-        for wrapper, known in self._replicas.items():
-            if known.backward_at is None:
-                known.backward_at = _collective_count(wrapper)
+        for wrapper, replica in self._replicas.items():
+            if replica.backward_at is None:
+                replica.backward_at = _collective_count(wrapper)
 
     def _on_step(self, optimizer: Optimizer) -> None:
         holds = self._ids(optimizer)
-        for wrapper, known in self._replicas.items():
-            if known.ids.isdisjoint(holds) or depth_of_step() > 1:
+        for wrapper, replica in self._replicas.items():
+            if replica.ids.isdisjoint(holds) or depth_of_step() > 1:
                 continue
             if self._stream.full_tracing and self._stream.active:
-                self._report_step(wrapper, known, optimizer)
-            before = known.stepped.get(id(optimizer), 0)
-            known.stepped[id(optimizer)] = known.rounds
-            if before != known.rounds:  # before the first round the wrapper may be new
-                if known.synchronised and _is_compared(known.rounds) and _has_reduced(wrapper, known):
-                    self._send(wrapper, known)
+                self._report_step(wrapper, replica, optimizer)
+            before = replica.stepped.get(id(optimizer), 0)
+            replica.stepped[id(optimizer)] = replica.rounds
+            if before != replica.rounds:  # before the first round the wrapper may be new
+                if replica.synchronised and _is_compared(replica.rounds) and _has_reduced(wrapper, replica):
+                    self._send(wrapper, replica)
             elif (
-                known.synchronised
-                and (known.rounds or known.forwards)
-                and any(p.grad is not None for p in parameters_of(optimizer) if id(p) in known.ids)
+                replica.synchronised
+                and (replica.rounds or replica.forwards)
+                and any(p.grad is not None for p in parameters_of(optimizer) if id(p) in replica.ids)
             ):
-                known.synchronised = False
-            known.forwards, known.backward_at = 0, None
-            if known.work is not None:
-                known.work.close()
+                replica.synchronised = False
+            replica.forwards, replica.backward_at = 0, None
+            if replica.work is not None:
+                replica.work.close()
         self._process_responses()
 
     def _ids(self, optimizer: Optimizer) -> frozenset[int]:
@@ -261,41 +261,56 @@ class Replicas:
             held = self._parameter_ids.put(optimizer, (groups, frozenset(map(id, parameters_of(optimizer)))))
         return held[1]
 
-    def _report_step(self, wrapper: Any, known: _Replica, optimizer: Optimizer) -> None:
-        now, since = _collective_count(wrapper), known.backward_at
-        graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
+    def _report_step(self, wrapper: Any, replica: _Replica, optimizer: Optimizer) -> None:
+        now, since = _collective_count(wrapper), replica.backward_at
+        graded = [p for p in parameters_of(optimizer) if id(p) in replica.ids and p.grad is not None]
         self._stream.emit(ReplicaStepped(
-            location=user_location(), wrapper=known.ref, parameters=self._stream.registry.uncached_refs(graded),
-            forwards=known.forwards, collectives=None if now is None or since is None else now - since,
+            location=user_location(), wrapper=replica.ref, parameters=self._stream.registry.uncached_refs(graded),
+            forwards=replica.forwards, collectives=None if now is None or since is None else now - since,
         ))  # fmt: skip
 
     # Comparisons ---------------------------------------------------------------------------------------------------
 
-    def _send(self, wrapper: Any, known: _Replica) -> None:
+    def _send(self, wrapper: Any, replica: _Replica) -> None:
         group = wrapper.process_group
         size, rank = group.size(), group.rank()
-        parameters = known.alive()
-        if size < 2 or len(parameters) != len(known.names) or not parameters or not _same_gradients(wrapper):
+        parameters = replica.alive()
+        if size < 2 or len(parameters) != len(replica.names) or not parameters or not _same_gradients(wrapper):
             return
         if len({parameter.device for parameter in parameters}) > 1 or not dist.is_initialized():
             return
         if self._sender_process != os.getpid():
             self._reset_exchange()
-        done = known.work.digest_rows() if known.work is not None and known.work.number == known.rounds else None
-        drawn = tensor_digest(parameters, unknown_rows(parameters[0].device) if done is None else done)
-        if drawn is None or known.clock is None:
+        done = (
+            replica.work.digest_rows() if replica.work is not None and replica.work.number == replica.rounds else None
+        )
+        digest = tensor_digest(parameters, unknown_rows(parameters[0].device) if done is None else done)
+        if digest is None or replica.clock is None:
             return
-        turn = _comparison_number(known.rounds)
-        other = (1 + turn % (size - 1) if rank == 0 else 0) if self._stream.active else None
-        about = other is not None and _Context(
-            replica=known, update=self._stream.update, location=user_location(), names=known.names, rounds=known.rounds,
-            loader=known.loader,
-            ranks=(_global_rank(group, rank), _global_rank(group, other)), epsilons=list(map(epsilon_of, parameters)),
-        )  # fmt: skip
-        self._digests.send(RankDigest(
-            store=self._connection.opener(), name=known.name, round_key=(known.rounds, known.clock), slot=turn, rank=rank,
-            other_rank=other, digest=drawn, context=about,
-        ))  # fmt: skip
+        number = _comparison_number(replica.rounds)
+        other = (1 + number % (size - 1) if rank == 0 else 0) if self._stream.active else None
+        context = other is not None and _Context(
+            replica=replica,
+            update=self._stream.update,
+            location=user_location(),
+            names=replica.names,
+            rounds=replica.rounds,
+            loader=replica.loader,
+            ranks=(_global_rank(group, rank), _global_rank(group, other)),
+            epsilons=list(map(epsilon_of, parameters)),
+        )
+        self._digests.send(
+            RankDigest(
+                store=self._connection.opener(),
+                name=replica.name,
+                round_key=(replica.rounds, replica.clock),
+                slot=number,
+                rank=rank,
+                other_rank=other,
+                digest=digest,
+                context=context,
+            )
+        )
 
     def _process_responses(self) -> None:
         if self._digests.errors:
@@ -305,25 +320,25 @@ class Replicas:
             self._compare(sent.context, sent.digest.numbers.tolist(), numbers)
 
     def _compare(self, context: _Context, own: Numbers, others: Numbers) -> None:
-        known = context.replica
+        replica = context.replica
         differing = find_differences(own[:-WORK_ROWS], others[:-WORK_ROWS], context.epsilons, context.rounds)
         comparison = compare_rounds(own[-WORK_ROWS:], others[-WORK_ROWS:], ULPS * max(context.epsilons))
         self._stream.emit(
             RanksCompared(
                 location=context.location,
-                wrapper=known.ref,
+                wrapper=replica.ref,
                 compared_update=context.update,
                 ranks=context.ranks,
                 parameters=len(context.names),
                 differing=tuple((context.names[index], share) for index, share in differing),
-                last_equal_update=known.equal_at,
+                last_equal_update=replica.equal_at,
                 input_digest=comparison and comparison.inputs,
                 same_inputs_and_gradients=bool(comparison and comparison.same_inputs_and_gradients),
                 loader=context.loader,
             )
         )
         if not differing:
-            known.equal_at = context.update
+            replica.equal_at = context.update
 
     def _on_detach(self) -> None:
         if self._stream.active:
@@ -332,16 +347,16 @@ class Replicas:
 
 
 def _collective_count(wrapper: Any) -> int | None:
-    """Return the number of collectives that the wrapper's group has started; None if its backend does not count them."""
+    """Return the number of collectives that the wrapper's group has started; None if its backend counts none."""
     try:
         return int(wrapper.process_group._get_sequence_number_for_group())  # noqa: SLF001
     except (RuntimeError, AttributeError):
         return None
 
 
-def _has_reduced(wrapper: Any, known: _Replica) -> bool:
+def _has_reduced(wrapper: Any, replica: _Replica) -> bool:
     now = _collective_count(wrapper)
-    return now is not None and known.clock is not None and now > known.clock
+    return now is not None and replica.clock is not None and now > replica.clock
 
 
 def _same_gradients(wrapper: Any) -> bool:

@@ -1,4 +1,4 @@
-"""GradScaler: which losses and gradients are multiplied, and which steps it left out."""
+"""Traces GradScaler: which losses and gradients are scaled, and which steps it skips."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_trueloop_code, user_location
 
 KEY: Final = "trueloop_scaled"
-NEAR: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window, a sum
+MAX_NODES: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window size, a sum
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 def is_scaled(root: Tensor) -> bool:
-    """True where a root is what ``GradScaler.scale`` returned, or nearly."""
+    """Return True if a root is the result of ``GradScaler.scale``, or computed from it by few operations."""
     queue: list[Any] = [root.grad_fn]
     for node in queue:
-        if node is None or len(queue) > NEAR:
+        if node is None or len(queue) > MAX_NODES:
             continue
         if KEY in node.metadata:
             return True
@@ -38,19 +38,19 @@ def is_scaled(root: Tensor) -> bool:
 
 
 class Scaling:
-    """Tells `ScalerCreated` always, and `LossScaled`, `GradientsUnscaled` and `StepSkipped` while watching in full.
+    """Emits `ScalerCreated` always, and `LossScaled`, `GradientsUnscaled` and `StepSkipped` during full tracing.
 
-    Cost: 1 us for each call lightly, 4 us in full.
+    Cost: 1 us for each call in sampled tracing, 4 us in full tracing.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped)
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._meet = stream.isolated("GradScaler", self._met)
-        self._note = stream.isolated("GradScaler", self._scaled)
-        self._unscale = stream.isolated("GradScaler", self._unscaled)
-        self._skip = stream.isolated("GradScaler", self._skipped)
+        self._report_created = stream.isolated("GradScaler", self._on_created)
+        self._record_loss = stream.isolated("GradScaler", self._on_scaled)
+        self._record_unscale = stream.isolated("GradScaler", self._on_unscaled)
+        self._report_skipped = stream.isolated("GradScaler", self._on_skipped)
 
     def install_always(self, patches: Patches) -> None:
         """Replace four methods; ``torch.cuda.amp.GradScaler`` inherits them."""
@@ -60,14 +60,14 @@ class Scaling:
         patches.replace(GradScaler, "step", self._step)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace another one, to know who asks for the factor."""
+        """Replace ``get_scale``, to know whether the program reads the factor."""
         patches.replace(GradScaler, "get_scale", self._get_scale)
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(scaler: GradScaler, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scaler, *args, **options)
-            if self._ours(scaler):
-                self._meet(scaler)
+            if self._is_traced(scaler):
+                self._report_created(scaler)
 
         return __init__
 
@@ -81,10 +81,10 @@ class Scaling:
 
         return get_scale
 
-    def _met(self, scaler: GradScaler) -> None:
+    def _on_created(self, scaler: GradScaler) -> None:
         self._stream.emit(ScalerCreated(location=user_location(), scaler=self._stream.registry.ref(scaler)))
 
-    def _ours(self, scaler: GradScaler) -> bool:
+    def _is_traced(self, scaler: GradScaler) -> bool:
         return (
             self._stream.active and not _is_compiling() and not self._program.is_other_thread() and scaler.is_enabled()
         )
@@ -92,8 +92,8 @@ class Scaling:
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            if self._ours(scaler):
-                self._note(scaler, outputs, scaled)
+            if self._is_traced(scaler):
+                self._record_loss(scaler, outputs, scaled)
             return scaled
 
         return scale
@@ -101,15 +101,15 @@ class Scaling:
     def _unscale_(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unscale_(scaler: GradScaler, optimizer: Optimizer) -> Any:
             result = original(scaler, optimizer)
-            if self._ours(scaler):
-                self._unscale(scaler, optimizer)
+            if self._is_traced(scaler):
+                self._record_unscale(scaler, optimizer)
             return result
 
         return unscale_
 
     def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-            if not self._ours(scaler):
+            if not self._is_traced(scaler):
                 return original(scaler, optimizer, *args, **options)
             program, before = self._program, self._stream.update
             program.stepping_scaler = weakref.ref(scaler)
@@ -118,12 +118,12 @@ class Scaling:
             finally:
                 program.stepping_scaler = None
             if self._stream.update == before:
-                self._skip(scaler, optimizer)
+                self._report_skipped(scaler, optimizer)
             return result
 
         return step
 
-    def _scaled(self, scaler: GradScaler, outputs: Any, scaled: Any) -> None:
+    def _on_scaled(self, scaler: GradScaler, outputs: Any, scaled: Any) -> None:
         self._program.scaler = weakref.ref(scaler)
         if not isinstance(scaled, Tensor) or scaled.grad_fn is None:
             return
@@ -140,7 +140,7 @@ class Scaling:
                 )
             )
 
-    def _unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+    def _on_unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         self._windows.scaled -= self._stream.registry.refs(parameters_of(optimizer))
         if self._stream.full_tracing and self._program.stepping_scaler is None:
             registry = self._stream.registry
@@ -150,7 +150,7 @@ class Scaling:
                 )
             )
 
-    def _skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+    def _on_skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if self._stream.full_tracing:
             registry = self._stream.registry
             self._stream.emit(

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: each ``scheduler.step()`` by the program, once.
+"""Traces ``scheduler.step()`` of learning-rate schedulers.
 
-Schedulers that others drive (inside a SequentialLR or ChainedScheduler, or a warm-up of the program's own) are seen
-only through the outermost one; the step every scheduler takes in its constructor is left out.
+Schedulers that are stepped by others (inside a SequentialLR or ChainedScheduler, or a custom warm-up) are traced only
+through the outermost one; the initial step in every scheduler's constructor is left out.
 """
 
 from __future__ import annotations
@@ -36,160 +36,164 @@ from trueloop.tracing.schedules_not_stepped import UnsteppedSchedules
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-RARELY: Final = 8  # steps of its optimizer between two advances: an epoch's schedule costs next to nothing to tell
-PAST: Final = 4  # advances past its horizon that are told also where the run is watched lightly
-ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # of no use beyond their end; others may stay there
+MIN_STEPS_BETWEEN: Final = (
+    8  # optimizer steps between two scheduler steps, from which on each one is reported: tracing them costs little
+)
+MAX_STEPS_PAST_END: Final = 4  # steps past its end that are reported also in sampled tracing
+ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # schedules that must not continue beyond their end
 
-MADE_BY: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
-"""Have constructors of their own; those of all others call the first one's."""
+CONSTRUCTORS: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
+"""Classes with their own constructors; all others call that of the first one."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
-class _Known:
-    """What is known of one scheduler."""
+class _SchedulerState:
+    """State of one scheduler."""
 
-    __slots__ = ("horizon", "per_epoch", "steps")
+    __slots__ = ("planned_steps", "steps", "steps_per_epoch")
 
-    def __init__(self, horizon: int | None, per_epoch: int | None = None) -> None:
-        self.horizon, self.per_epoch = horizon, per_epoch
+    def __init__(self, planned: int | None, steps_per_epoch: int | None = None) -> None:
+        self.planned_steps, self.steps_per_epoch = planned, steps_per_epoch
         self.steps = 0
-        """Of its optimizer, at its advance before."""
+        """Steps of its optimizer at its previous step."""
 
 
 class Schedules:
-    """Tells `ScheduleAdvanced`: in full, and else where an advance is rare or goes past the schedule's end.
+    """Emits `SchedulerStepped` during full tracing, and otherwise if steps are rare or past the schedule's end.
 
-    And at the end `ScheduleIdle`. Cost: 1 us where it is not told.
+    At the end of the watch it emits `SchedulerNeverStepped`. Cost: 1 us for each step without an event.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped, SchedulerNeverStepped)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._known: weakref.WeakKeyDictionary[LRScheduler, _Known] = weakref.WeakKeyDictionary()
-        self._inside = False
-        self._unadvanced = UnsteppedSchedules(stream, program)
-        self._made = stream.isolated("learning-rate schedules", self._unadvanced.on_created)
-        self._moved = stream.isolated("learning-rate schedules", self._unadvanced.on_stepped)
-        self._before = stream.isolated("learning-rate schedules", self._look)
-        self._after = stream.isolated("learning-rate schedules", self._tell)
+        self._states: weakref.WeakKeyDictionary[LRScheduler, _SchedulerState] = weakref.WeakKeyDictionary()
+        self._running = False
+        self._unstepped = UnsteppedSchedules(stream, program)
+        self._record_created = stream.isolated("learning-rate schedules", self._unstepped.on_created)
+        self._record_step = stream.isolated("learning-rate schedules", self._unstepped.on_stepped)
+        self._inspect = stream.isolated("learning-rate schedules", self._rates_before)
+        self._report_step = stream.isolated("learning-rate schedules", self._on_step)
 
     def install_always(self, patches: Patches) -> None:
-        """Replace ``step`` wherever a scheduler's class defines it, and see them being made."""
-        self._unadvanced.reset()
-        for kind in MADE_BY:
+        """Replace ``step`` of every scheduler class that defines it, and the constructors."""
+        self._unstepped.reset()
+        for kind in CONSTRUCTORS:
             patches.replace(kind, "__init__", self._constructor)
         patches.replace(OneCycleLR, "__init__", self._one_cycle)
-        for kind in _kinds(LRScheduler):
+        for kind in _classes(LRScheduler):
             if "step" in vars(kind):
                 patches.replace(kind, "step", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more."""
+        """Install nothing more for full tracing."""
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scheduler, *args, **options)
             if self._stream.active:
-                self._made(scheduler)
+                self._record_created(scheduler)
 
         return __init__
 
     def _one_cycle(self, original: Callable[..., None]) -> Callable[..., None]:
         takes = inspect.signature(original)
 
-        def look(scheduler: Any, given: Any) -> None:
+        def inspect_arguments(scheduler: Any, given: Any) -> None:
             arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
             told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
-            self._known[scheduler] = _Known(planned_steps(scheduler), told if isinstance(told, int) else None)
+            self._states[scheduler] = _SchedulerState(planned_steps(scheduler), told if isinstance(told, int) else None)
 
-        look = self._stream.isolated("learning-rate schedules", look)
+        inspect_arguments = self._stream.isolated("learning-rate schedules", inspect_arguments)
 
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scheduler, *args, **options)
             if self._stream.active:
-                look(scheduler, (args, options))
+                inspect_arguments(scheduler, (args, options))
 
         return __init__
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, unadvanced = self._stream, self._unadvanced
+        stream, unstepped = self._stream, self._unstepped
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> Any:
-            if unadvanced.pending and not _in_constructor(scheduler):
-                self._moved(scheduler)
+            if unstepped.pending and not _in_constructor(scheduler):
+                self._record_step(scheduler)
             if (
                 not stream.active
                 or _is_compiling()
                 or self._program.is_other_thread()
-                or self._inside
+                or self._running
                 or _in_constructor(scheduler)
             ):
                 return original(scheduler, *args, **kwargs)
-            rates = self._before(scheduler)
-            self._inside = True
+            rates = self._inspect(scheduler)
+            self._running = True
             try:
                 result = original(scheduler, *args, **kwargs)
             finally:
-                self._inside = False
+                self._running = False
             if rates is not None:
-                self._after(scheduler, rates, user_location())
+                self._report_step(scheduler, rates, user_location())
             return result
 
         return step
 
-    def _look(self, scheduler: LRScheduler) -> tuple[float, ...] | None:
-        """Return the learning rates before it advances; None where nobody wants to know."""
+    def _rates_before(self, scheduler: LRScheduler) -> tuple[float, ...] | None:
+        """Return the learning rates before a step; None if it is not reported."""
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None:
             return None
-        known = self._known.get(scheduler)
+        known = self._states.get(scheduler)
         if known is None:
-            known = self._known[scheduler] = _Known(planned_steps(scheduler))
+            known = self._states[scheduler] = _SchedulerState(planned_steps(scheduler))
         steps = self._steps(optimizer)
         since, known.steps = steps - known.steps, steps
-        beyond = 0 if known.horizon is None else _count(scheduler) + 1 - known.horizon
-        # After the first ones at powers of two: some windows later too, however long a window is
-        past = beyond > 0 and (beyond <= PAST or beyond & (beyond - 1) == 0)
-        return learning_rates(optimizer) if self._stream.full_tracing or since >= RARELY or past else None
+        steps_past_end = 0 if known.planned_steps is None else _step_count(scheduler) + 1 - known.planned_steps
+        # After the first ones at powers of two: also some windows later, however long a window is
+        past = steps_past_end > 0 and (
+            steps_past_end <= MAX_STEPS_PAST_END or steps_past_end & (steps_past_end - 1) == 0
+        )
+        return learning_rates(optimizer) if self._stream.full_tracing or since >= MIN_STEPS_BETWEEN or past else None
 
     def _steps(self, optimizer: Any) -> int:
         known = self._program.optimizers.get(optimizer)
         return 0 if known is None else known.steps
 
-    def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: CodePosition | None) -> None:
+    def _on_step(self, scheduler: LRScheduler, before: tuple[float, ...], location: CodePosition | None) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
         stream.emit(
             SchedulerStepped(
-                location=place,
+                location=location,
                 scheduler=stream.registry.ref(scheduler),
                 kind=type(scheduler).__name__,
                 optimizer=stream.registry.ref(optimizer),
                 rates_before=before,
                 rates_after=learning_rates(optimizer),
-                last_epoch=_count(scheduler),
-                planned_steps=self._known[scheduler].horizon,
-                steps_per_epoch=self._known[scheduler].per_epoch,
+                last_epoch=_step_count(scheduler),
+                planned_steps=self._states[scheduler].planned_steps,
+                steps_per_epoch=self._states[scheduler].steps_per_epoch,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.backward_count,
             )
         )
 
 
-def _count(scheduler: Any) -> int:
-    """How often it has been advanced; a ChainedScheduler leaves counting to its parts."""
+def _step_count(scheduler: Any) -> int:
+    """Return the number of steps; a ChainedScheduler leaves counting to its members."""
     parts = getattr(scheduler, "_schedulers", None)
     counter = parts[0] if parts and not hasattr(scheduler, "last_epoch") else scheduler
     return int(getattr(counter, "last_epoch", 0))
 
 
 def learning_rates(optimizer: Any) -> tuple[float, ...]:
-    """Return the learning rate of each group; nothing where one is on a device that would have to be waited for."""
+    """Return the learning rate of each group; empty if one needs a device synchronisation."""
     values: list[float] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")
-        if type(rate) is not float:  # which it is nearly always
+        if type(rate) is not float:  # nearly always a float
             if isinstance(rate, Tensor) and rate.device.type == "cpu":
                 rate = rate.item()
             if not isinstance(rate, int | float):
@@ -200,7 +204,7 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
 
 @functools.singledispatch
 def planned_steps(scheduler: object) -> int | None:
-    """Return how many advances a schedule was made for; None where it has no end, or none that is known."""
+    """Return the number of steps a scheduler was created for; None if it has no end, or an unknown one."""
     return None
 
 
@@ -244,18 +248,18 @@ def _(scheduler: SequentialLR) -> int | None:
 
 @planned_steps.register
 def _(scheduler: ChainedScheduler) -> int | None:
-    """All of them advance together, so the first to climb again spoils the rest."""
+    """Return the smallest end of the members: they step together, so the first to pass its end counts."""
     ends = [planned_steps(part) for part in getattr(scheduler, "_schedulers", ()) if isinstance(part, ONE_SHOT)]
     return min((end for end in ends if end is not None), default=None)
 
 
-def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+def _classes(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
     yield kind
     for below in kind.__subclasses__():
-        yield from _kinds(below)
+        yield from _classes(below)
 
 
 def _in_constructor(scheduler: LRScheduler) -> bool:
-    """Every scheduler advances once while it is made, to set the first rate."""
+    """Return True during the initial step in a scheduler's constructor."""
     caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     return caller.f_code.co_name == "_initial_step" or getattr(scheduler, "_is_initial", False)

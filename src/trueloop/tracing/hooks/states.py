@@ -1,4 +1,4 @@
-"""Sees what becomes of states: captured, loaded, written to files and read from them."""
+"""Traces state dictionaries: created, loaded, saved to files and read from them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
-"""By which pickle reads a tensor within something else, as when ranks exchange objects: no file is loaded."""
-What = Literal["model", "optimizer", "scheduler", "scaler"]
+"""Code by which pickle reads a tensor within another object, as when ranks exchange objects; no file is read."""
+StateKind = Literal["model", "optimizer", "scheduler", "scaler"]
 
 MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
-MAX_ITEMS: Final = 20_000  # of a checkpoint that are looked at
+MAX_ITEMS: Final = 20_000  # of a checkpoint that are inspected
 FIRST_REQUESTS: Final = 4
 UPDATES_PER_REQUEST: Final = 300
 
@@ -46,7 +46,7 @@ class _Tracked(NamedTuple):
     tensor: weakref.ref[Tensor]
     version: int | None
     values: tuple[float, ...]
-    """Some of its numbers, where they can be read without waiting."""
+    """Some of its values, if it is on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,19 @@ class _Capture:
     state: Ref
     module: weakref.ref[nn.Module]
     module_ref: Ref
-    place: CodePosition | None
+    location: CodePosition | None
     update: int
     tracked: tuple[_Tracked, ...]
 
 
-class _Known:
-    """Facts about tensors, as long as they live."""
+class _TensorDict:
+    """Values for existing tensors, by identity."""
 
     def __init__(self) -> None:
-        self._facts: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+        self._entries: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
 
     def add(self, tensor: Tensor, fact: Any) -> weakref.ref[Tensor]:
-        key, facts = id(tensor), self._facts
+        key, facts = id(tensor), self._entries
 
         def forget(dead: weakref.ref[Tensor]) -> None:
             if key in facts and facts[key][0] is dead:
@@ -77,11 +77,11 @@ class _Known:
         return known
 
     def __getitem__(self, tensor: Tensor) -> Any:
-        known = self._facts.get(id(tensor))
+        known = self._entries.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
 
     def __bool__(self) -> bool:
-        return bool(self._facts)
+        return bool(self._entries)
 
 
 class States:
@@ -97,33 +97,33 @@ class States:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._captures = _Known()
-        self._files = _Known()
+        self._captures = _TensorDict()
+        self._files = _TensorDict()
         self._local = threading.local()
-        self._wakes, self._since = 0, 0
+        self._requests, self._first_update = 0, 0
 
     def install_always(self, patches: Patches) -> None:
-        """See all of it: it is rare."""
-        self._wakes, self._since = 0, self._stream.update
-        patches.replace(nn.Module, "state_dict", self._captured)
-        patches.replace(nn.Module, "load_state_dict", self._loaded("model"))
-        patches.replace(Optimizer, "load_state_dict", self._loaded("optimizer"))
-        patches.replace(torch.amp.GradScaler, "load_state_dict", self._loaded("scaler"))
+        """Install everything, since these calls are rare."""
+        self._requests, self._first_update = 0, self._stream.update
+        patches.replace(nn.Module, "state_dict", self._replace_state_dict)
+        patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict("model"))
+        patches.replace(Optimizer, "load_state_dict", self._replace_load_state_dict("optimizer"))
+        patches.replace(torch.amp.GradScaler, "load_state_dict", self._replace_load_state_dict("scaler"))
         for kind in vars(schedulers).values():
             if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "load_state_dict" in vars(kind):
-                patches.replace(kind, "load_state_dict", self._loaded("scheduler"))
+                patches.replace(kind, "load_state_dict", self._replace_load_state_dict("scheduler"))
         for module in (torch, torch.serialization):
-            patches.replace(module, "save", self._save)
-            patches.replace(module, "load", self._load)
+            patches.replace(module, "save", self._replace_save)
+            patches.replace(module, "load", self._replace_load)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
     # Replacements ------------------------------------------------------------------------------------------------
 
-    def _captured(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        remember = stream.isolated("captured states", self._remember)
+        remember = stream.isolated("state dictionaries", self._on_created)
 
         def state_dict(module: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or getattr(local, "inside", False):
@@ -139,10 +139,10 @@ class States:
 
         return state_dict
 
-    def _loaded(self, what: What) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _replace_load_state_dict(self, what: StateKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream, local = self._stream, self._local
-        before = stream.isolated("uses of states", self._used_by_loading)
-        after = stream.isolated("loaded states", self._tell_loaded)
+        before = stream.isolated("uses of state dictionaries", self._on_used_by_loading)
+        after = stream.isolated("loaded states", self._on_loaded)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def load_state_dict(target: Any, *args: Any, **options: Any) -> Any:
@@ -163,9 +163,9 @@ class States:
 
         return make
 
-    def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        written = stream.isolated("written checkpoints", self._written)
+        written = stream.isolated("saved checkpoints", self._on_saved)
 
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or getattr(local, "inside", False):
@@ -179,9 +179,9 @@ class States:
 
         return save
 
-    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        read = stream.isolated("read checkpoints", self._read)
+        read = stream.isolated("read checkpoints", self._on_read)
 
         def load(f: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -196,56 +196,56 @@ class States:
 
         return load
 
-    # What was seen -----------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------
 
-    def _remember(self, module: nn.Module, state: Any) -> None:
-        stream, place = self._stream, user_location()
-        tensors = _some_tensors(state)
+    def _on_created(self, module: nn.Module, state: Any) -> None:
+        stream, location = self._stream, user_location()
+        tensors = _sample_tensors(state)
         ref, module_ref = Ref("state", f"{type(module).__name__}.state_dict()"), stream.registry.ref(module)
         tracked = tuple(
             _Tracked(key, weakref.ref(tensor), None if tensor.is_inference() else tensor._version, _values(tensor))  # noqa: SLF001
             for key, tensor in tensors
         )
-        capture = _Capture(ref, weakref.ref(module), module_ref, place, stream.update, tracked)
+        capture = _Capture(ref, weakref.ref(module), module_ref, location, stream.update, tracked)
         for _, tensor in tensors:
             self._captures.add(tensor, capture)
         own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
         parameter = None if own is None else stream.registry.parameter_ref(own)
-        stream.emit(StateDictCreated(location=place, module=module_ref, state=ref, parameter=parameter))
+        stream.emit(StateDictCreated(location=location, module=module_ref, state=ref, parameter=parameter))
 
-    def _used_by_loading(self, target: nn.Module, state: Any) -> None:
+    def _on_used_by_loading(self, target: nn.Module, state: Any) -> None:
         if self._captures:
-            self._used("loaded", state, target)
+            self._report_use("loaded", state, target)
 
-    def _used(self, how: str, state: Any, target: nn.Module | None) -> None:
-        told: list[Ref] = []
+    def _report_use(self, how: str, state: Any, target: nn.Module | None) -> None:
+        reported: list[Ref] = []
         for tensor in _tensors(state, MAX_DEPTH):
             capture: _Capture | None = self._captures[tensor]
-            if capture is None or capture.state in told:
+            if capture is None or capture.state in reported:
                 continue
-            told.append(capture.state)
+            reported.append(capture.state)
             aliased, moved = self._compare(capture)
             self._stream.emit(StateDictUsed(
-                location=user_location(), how=how, state=capture.state, captured_at=capture.place,
+                location=user_location(), how=how, state=capture.state, captured_at=capture.location,
                 captured_update=capture.update, aliased=aliased, weights_changed=moved, module=capture.module_ref,
                 target=None if target is None else self._stream.registry.ref(target),
             ))  # fmt: skip
 
     def _compare(self, capture: _Capture) -> tuple[bool, bool]:
-        """Return whether the captured tensors are the module's own, and whether these have changed since."""
+        """Return whether the captured tensors share the module's memory, and whether the weights have changed since."""
         module = capture.module()
         aliased, moved = [], []
         for key, held, version, values in capture.tracked:
             tensor, own = held(), None if module is None else _parameter(module, key)
             if tensor is None or own is None:
                 continue
-            aliased.append(_memory(tensor) == _memory(own))
-            # Versions are not enough: fused optimizers do not count them, and loading a state into itself does.
+            aliased.append(_storage_id(tensor) == _storage_id(own))
+            # Versions are not enough: fused optimizers do not raise them, and loading a state into itself does.
             counted = version is not None and tensor._version != version  # noqa: SLF001
             moved.append(_values(tensor) != values if values else counted)
         return bool(aliased) and all(aliased), any(moved)
 
-    def _tell_loaded(self, what: What, target: Any, state: Any, result: Any) -> None:
+    def _on_loaded(self, what: StateKind, target: Any, state: Any, result: Any) -> None:
         file = None
         for tensor in _tensors(state, MAX_DEPTH) if self._files else ():
             file = self._files[tensor]
@@ -253,27 +253,27 @@ class States:
                 break
         self._stream.emit(StateLoaded(
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
-            name_match=_matched(state, result) if what == "model" else None,
+            name_match=_key_match(state, result) if what == "model" else None,
         ))  # fmt: skip
-        if self._wakes < FIRST_REQUESTS + (self._stream.update - self._since) // UPDATES_PER_REQUEST:
-            self._wakes += 1
+        if self._requests < FIRST_REQUESTS + (self._stream.update - self._first_update) // UPDATES_PER_REQUEST:
+            self._requests += 1
             self._stream.request_full_tracing()
 
-    def _written(self, obj: Any, file: Any) -> None:
+    def _on_saved(self, obj: Any, file: Any) -> None:
         if self._captures:
-            self._used("saved", obj, None)
+            self._report_use("saved", obj, None)
         holds = {kind for kind, _ in _states(obj, MAX_DEPTH)}
         self._stream.emit(CheckpointWritten(
             location=user_location(), path=_path(file), holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
-    def _read(self, file: Any, found: Any, weights_only: bool | None) -> None:
+    def _on_read(self, file: Any, found: Any, weights_only: bool | None) -> None:
         path = _path(file)
         ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
         states = list(_states(found, MAX_DEPTH))
         for _, state in states:
-            for _, tensor in _some_tensors(state):
+            for _, tensor in _sample_tensors(state):
                 self._files.add(tensor, ref)
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
@@ -282,8 +282,8 @@ class States:
         ))  # fmt: skip
 
 
-def _matched(state: Any, result: Any) -> StateDictMatch | None:
-    """Return how a state fitted a model, where it did not fit: with ``strict=True`` that would have raised."""
+def _key_match(state: Any, result: Any) -> StateDictMatch | None:
+    """Return the key match of a state that did not fit; with ``strict=True`` that would have raised an error."""
     missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
     if not isinstance(missing, list) or not isinstance(unexpected, list) or not isinstance(state, Mapping):
         return None
@@ -293,16 +293,19 @@ def _matched(state: Any, result: Any) -> StateDictMatch | None:
         return None
     matched = given - len(strange)
     return StateDictMatch(
-        given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent)))
+        given,
+        len(absent) + matched,
+        matched,
+        *(("", "") if matched else (strange[0], _similar_key(strange[0], absent))),
     )
 
 
-def _like(name: str, others: list[str]) -> str:
-    """Return the name that ends as another one does, or that it ends in; the first where there is none."""
+def _similar_key(name: str, others: list[str]) -> str:
+    """Return the name that shares its end with another one; the first if there is none."""
     return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
 
 
-def _memory(tensor: Any) -> int:
+def _storage_id(tensor: Any) -> int:
     return tensor.untyped_storage()._cdata  # noqa: SLF001
 
 
@@ -316,7 +319,7 @@ def _path(file: Any) -> str:
 
 
 def _parameter(module: nn.Module, key: str) -> Tensor | None:
-    """Return a parameter by its key; None for a buffer, which forwards change too, and for a key that was renamed."""
+    """Return a parameter by its key; None for a buffer, which forwards change, and for a renamed key."""
     owner: Any = module
     *names, last = key.split(".")
     for name in names:
@@ -326,8 +329,8 @@ def _parameter(module: nn.Module, key: str) -> Tensor | None:
     return vars(owner).get("_parameters", {}).get(last)
 
 
-def _some_tensors(state: Any) -> list[tuple[str, Tensor]]:
-    """Return a few tensors of a state, from its beginning and its end: enough to know it again, part of it even."""
+def _sample_tensors(state: Any) -> list[tuple[str, Tensor]]:
+    """Return a few tensors from the start and the end of a state: enough to recognise it, even a part of it."""
     if not isinstance(state, Mapping):
         found = [("", tensor) for tensor in _tensors(state, MAX_DEPTH)]
     elif "param_groups" in state:
@@ -338,28 +341,28 @@ def _some_tensors(state: Any) -> list[tuple[str, Tensor]]:
     return found if len(found) <= 4 else [*found[:2], *found[-2:]]
 
 
-def _tensors(thing: Any, depth: int) -> Iterator[Tensor]:
-    for part in _walk(thing, depth):
+def _tensors(tree: Any, depth: int) -> Iterator[Tensor]:
+    for part in _walk(tree, depth):
         if isinstance(part, Tensor):
             yield part
 
 
-def _walk(thing: Any, depth: int) -> Iterator[Any]:
-    """Yield what is in nested dictionaries and lists, and these themselves, up to a number of items."""
-    waiting, seen = [(thing, depth)], 0
-    while waiting and seen < MAX_ITEMS:
-        part, left = waiting.pop()
+def _walk(tree: Any, depth: int) -> Iterator[Any]:
+    """Yield nested dictionaries and lists and their items, up to a number of items."""
+    pending, seen = [(tree, depth)], 0
+    while pending and seen < MAX_ITEMS:
+        part, left = pending.pop()
         seen += 1
         yield part
         if left and isinstance(part, Mapping):
-            waiting.extend((value, left - 1) for value in cast("Mapping[Any, Any]", part).values())
+            pending.extend((value, left - 1) for value in cast("Mapping[Any, Any]", part).values())
         elif left and type(part) in (list, tuple):
-            waiting.extend((value, left - 1) for value in part[:MAX_ITEMS])
+            pending.extend((value, left - 1) for value in part[:MAX_ITEMS])
 
 
-def _states(thing: Any, depth: int) -> Iterator[tuple[What, Any]]:
-    """Yield the states in a checkpoint, each with what it is of, as far as its keys tell."""
-    for part in _walk(thing, depth):
+def _states(tree: Any, depth: int) -> Iterator[tuple[StateKind, Any]]:
+    """Yield the states in a checkpoint with their kinds, as recognised by their keys."""
+    for part in _walk(tree, depth):
         if isinstance(part, nn.Module):
             yield "model", part
         if not isinstance(part, Mapping) or not part:

@@ -1,7 +1,7 @@
-"""Copies that stand in for what modules hold, so that a module can be run once more and nobody notices.
+"""Copies the state of modules, so that a module can be replayed without side effects.
 
-Whatever could be changed by it is copied: parameters, buffers, containers, plain objects, generators. What can neither
-be copied without running code of the program's nor be shared is a reason not to run at all.
+Everything that the replay could change is copied: parameters, buffers, containers, plain objects, generators. If
+something can neither be shared nor be copied without running code of the program, the module is not replayed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 MAX_BYTES: Final = 1 << 30  # of copies; a model of 250 million float32 parameters
-MAX_OBJECTS: Final = 20_000  # objects copied
-MAX_DEPTH: Final = 16  # containers and objects within each other
+MAX_OBJECTS: Final = 20_000  # copied objects
+MAX_DEPTH: Final = 16  # nested containers and objects
 SHARED: Final = (
     type(None), bool, int, float, complex, str, bytes, slice, range, type, types.ModuleType, types.FunctionType,
     types.MethodDescriptorType, enum.Enum, weakref.ref, torch.dtype, torch.device, torch.Size, torch.layout,
@@ -32,14 +32,14 @@ _PLAIN_TENSORS: Final = (Tensor, nn.Parameter)
 
 
 class CannotReplayError(BaseException):
-    """Something is not what it was, or cannot be run without being noticed; no ``except Exception`` stops it."""
+    """A call cannot be replayed unchanged or without side effects; no ``except Exception`` catches it."""
 
 
 class ReplicaState:
-    """Copies, each made once, so that what was one object in two places stays one.
+    """Copies of module state; each object is copied once, so shared objects remain shared.
 
     Args:
-        modules: stay themselves; all that are within reach.
+        modules: all reachable modules, which are not copied themselves.
     """
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -48,9 +48,9 @@ class ReplicaState:
         self._bytes = self._count = 0
 
     def copy_module(self, module: nn.Module) -> dict[str, Any]:
-        """Return attributes for a module to work on, without hooks of the program's."""
-        if any(not _is_torchs(hook) for hooks in HOOKS for hook in vars(module)[hooks].values()):
-            raise CannotReplayError  # what they do to an output is a part of the model
+        """Return a copy of a module's attributes, without hooks of the program."""
+        if any(not _is_pytorch_hook(hook) for hooks in HOOKS for hook in vars(module)[hooks].values()):
+            raise CannotReplayError  # their effect on the output is part of the model
         attributes = {
             key: value if key in HOOKS else type(value)() if key in BACKWARD_HOOKS else self.copy(value)
             for key, value in vars(module).items()
@@ -58,10 +58,10 @@ class ReplicaState:
         return attributes | {hooks: attributes[hooks].copy() for hooks in HOOKS}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Return what stands in for a value.
+        """Return a copy of a value, or the value itself if it can be shared.
 
         Raises:
-            CannotReplayError: nothing can.
+            CannotReplayError: it can be neither copied nor shared.
         """
         if isinstance(value, SHARED) or id(value) in self._modules:
             return value
@@ -83,7 +83,7 @@ class ReplicaState:
             or value.is_inference()
         ):
             raise CannotReplayError
-        self._grow(value.numel() * value.element_size())
+        self._count_bytes(value.numel() * value.element_size())
         made: Tensor = value.detach().clone().requires_grad_(value.requires_grad)
         if isinstance(value, nn.Parameter):
             made = nn.Parameter(made, value.requires_grad)
@@ -91,7 +91,7 @@ class ReplicaState:
         return made
 
     def _container(self, value: Any, depth: int) -> Any:
-        """Return None for what is no container of Python's own."""
+        """Return a copy of a built-in container; None for other objects."""
         kind = type(value)
         if kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
             made = self._copies[id(value)] = copy.copy(value)
@@ -109,19 +109,19 @@ class ReplicaState:
         kind = type(value)
         if self._is_shared_callable(value):
             return value
-        made = _state(value)
+        made = _copy_generator(value)
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
-            self._grow(value.nbytes)
+            self._count_bytes(value.nbytes)
             made = value.copy()
         if made is not None:
             self._copies[id(value)] = made
             return made
-        if isinstance(value, nn.Module) or not isinstance(getattr(value, "__dict__", None), dict) or _slots(kind):
+        if isinstance(value, nn.Module) or not isinstance(getattr(value, "__dict__", None), dict) or _has_slots(kind):
             raise CannotReplayError
         try:
             made = self._copies[id(value)] = object.__new__(kind)
             object.__setattr__(made, "__dict__", self.copy(vars(value), depth + 1))
-        except (TypeError, AttributeError) as error:  # it is not Python's alone
+        except (TypeError, AttributeError) as error:  # not a pure Python object
             raise CannotReplayError from error
         return made
 
@@ -137,14 +137,14 @@ class ReplicaState:
             case _:
                 return False
 
-    def _grow(self, size: int) -> None:
+    def _count_bytes(self, size: int) -> None:
         self._bytes += size
         if self._bytes > MAX_BYTES:
             raise CannotReplayError
 
 
-def _state(value: Any) -> Any:
-    """Return a copy of a generator of random numbers; None for anything else."""
+def _copy_generator(value: Any) -> Any:
+    """Return a copy of a random generator; None for other objects."""
     if type(value) is torch.Generator:
         return value.clone_state() if value.device.type == "cpu" else None
     named = (type(value).__module__, type(value).__name__)
@@ -155,10 +155,10 @@ def _state(value: Any) -> Any:
     return None
 
 
-def _slots(kind: type) -> bool:
-    """True where a part of an object is outside of its ``__dict__``."""
+def _has_slots(kind: type) -> bool:
+    """Return True if a part of an object is outside of its ``__dict__``."""
     return any(vars(each).get("__slots__") for each in kind.__mro__)
 
 
-def _is_torchs(hook: Any) -> bool:
+def _is_pytorch_hook(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith("torch.")

@@ -1,4 +1,4 @@
-"""Running something a second time without the program noticing: its generators, its modules and its output."""
+"""Context managers for a replay without side effects on generators, modules and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @contextlib.contextmanager
 def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> Generator[None]:
-    """Let modules work on other attributes meanwhile; their own dictionaries stay as they are."""
+    """Give modules other attributes within a ``with`` block; their own dictionaries are unchanged."""
     own = [vars(module) for module in modules]
     try:
         for module, others in zip(modules, attributes, strict=True):
@@ -28,7 +28,7 @@ def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[
 
 @contextlib.contextmanager
 def generators_restored(state: Tensor | None) -> Generator[None]:
-    """Draw on the CPU what was drawn then; afterwards all generators go on as if nothing had been drawn."""
+    """Set the CPU generator to a recorded state within a ``with`` block; restore all generators afterwards."""
     numpy: Any = sys.modules.get("numpy")
     drawn, python = torch.get_rng_state(), random.getstate()
     array = numpy.random.get_state() if numpy is not None else None
@@ -44,20 +44,20 @@ def generators_restored(state: Tensor | None) -> Generator[None]:
 
 
 def compilation_disabled() -> contextlib.AbstractContextManager[Any]:
-    """Run what was compiled as it is written: modules with other attributes would be compiled anew."""
+    """Run compiled code eagerly, since modules with other attributes would be recompiled."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return cast("Any", torch.compiler).set_stance("force_eager")
 
 
 class _Muted:
-    """A stream that nothing of this thread's gets into."""
+    """A stream that discards the output of this thread."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._thread = stream, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Pass on what others write."""
+        """Write the output of other threads."""
         return len(text) if threading.get_ident() == self._thread else cast("int", self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +66,7 @@ class _Muted:
 
 @contextlib.contextmanager
 def output_muted() -> Generator[None]:
-    """Say nothing twice."""
+    """Discard the output of this thread within a ``with`` block, as it was printed before."""
     with (
         contextlib.redirect_stdout(cast("Any", _Muted(sys.stdout))),
         contextlib.redirect_stderr(cast("Any", _Muted(sys.stderr))),

@@ -1,4 +1,4 @@
-"""What tensors on the CPU hold: whether all of it is finite, and in words."""
+"""Checks tensors on the CPU for non-finite values, and summarises them in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of real numbers in containers of Python's own."""
+    """Yield the dense real CPU tensors in Python containers."""
     if isinstance(value, Tensor):
         if value.layout is torch.strided and not value.is_complex() and value.device.type == "cpu":
             yield value
@@ -25,17 +25,17 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def has_nonfinite(tensor: Tensor) -> bool:
-    """True where some value is NaN or infinite."""
+    """Return True if some value is NaN or infinite."""
     return tensor.dtype in FLOATS and not bool(tensor.isfinite().all())
 
 
 def has_nan_or_positive_inf(tensor: Tensor) -> bool:
-    """True for NaN or +inf; -inf alone is a mask."""
+    """Return True for NaN or +inf; -inf alone is a mask."""
     return tensor.dtype in FLOATS and bool((tensor.isnan() | (tensor == torch.inf)).any())
 
 
 def describe_values(tensor: Tensor) -> str:
-    """Say in words what a tensor holds: "min -3.1, max 0, 12 of 384 zero"."""
+    """Return a summary of a tensor's values: "min -3.1, max 0, 12 of 384 zero"."""
     values = tensor.detach().flatten()
     finite = values[values.isfinite()]
     words = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []

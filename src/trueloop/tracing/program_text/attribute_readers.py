@@ -40,7 +40,7 @@ def is_read_in_program(word: str, *, of_modules: bool) -> bool:
 
 
 def running_files() -> frozenset[str]:
-    """Return the files of the running code; empty if some of it has no source and may step, or in a notebook or REPL."""
+    """Return the files of the running code; empty if some of it may step without a source, or in a notebook or REPL."""
     running = {code: bool(_source(code.co_filename)) for code in _running_code()}
     unread = any(_refers_to(code, "step") for code, has_text in running.items() if not has_text)
     if unread or hasattr(sys, "ps1") or hasattr(builtins, "get_ipython"):

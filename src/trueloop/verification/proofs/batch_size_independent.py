@@ -1,7 +1,7 @@
-"""Evaluation does not depend on the batch size: a sample gives the same output alone, in a half and in the whole batch.
+"""Evaluation does not depend on the batch size: a sample's output is the same alone, in half and in the full batch.
 
-A ``squeeze()`` that takes the batch of one away, a size written into a reshape, batch statistics in eval mode: the
-metric changes with a setting that should only change the speed.
+A ``squeeze()`` that removes a batch dimension of 1, a size written into a reshape, or batch statistics in eval mode make
+the metric depend on a setting that should only affect speed.
 """
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
@@ -19,24 +19,24 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
-"""What torch, or a check of the user's own, says to a size that does not fit."""
+"""Errors of torch, or of the user's checks, for a size that does not fit."""
 
 
 def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Evidence:
-    """Evaluates a batch whole, in parts and one by one, and compares the outputs.
+    """Evaluate a batch at once, in parts and one by one, and compare the outputs.
 
     Args:
-        context: of the target; a batch of two at least, samples along the first dimension.
-        samples: of the batch, that are looked at.
+        context: context of a target with at least two samples per batch, along the first dimension.
+        samples: number of samples to check.
     """
     model = context.training_copy().model.eval()
-    model_outputs(model, context.call(model, context.batch), context.target.seed)  # the size that it is made for
+    model_outputs(model, context.call(model, context.batch), context.target.seed)  # the batch size it was written for
     try:
         _, call = context.aligned_samples(model, samples, least=2)
         exact = to_best_precision(model, call, context.target.seed)
     except RAISED as error:
-        return _broken(min(samples, batch_size(context.batch)), 0, _words(error))
-    B = call_batch_size(call)
+        return _broken(min(samples, batch_norm(context.batch)), 0, _describe_error(error))
+    B = call_batch_norm(call)
     whole = per_sample_outputs(exact.baseline, B)
     places = [place for place, leaf in enumerate(exact.baseline) if any(leaf is row for row in whole)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
@@ -47,16 +47,16 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
             try:
                 after = exact.run(part)
             except RAISED as error:
-                return _broken(count, start, _words(error))
+                return _broken(count, start, _describe_error(error))
             got = [after[place] for place in places if place < len(after)]
             expected = [leaf[start : start + count] for leaf in whole]
-            if told := _difference(expected, got, exact.tolerance):
-                return _broken(count, start, told)
+            if problem := _difference(expected, got, exact.tolerance):
+                return _broken(count, start, problem)
     tried = ", ".join(map(str, [*sizes, B]))
     return Evidence(verdict=Verdict.HOLDS, message=f"A sample's output is the same in batches of {tried}.")
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
@@ -65,14 +65,14 @@ def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> 
     if shapes[0] != shapes[1]:
         return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
     most = max(float(relative_differences(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
-    return f"gives outputs that differ by {format_float(most)} of the greatest" if most else ""
+    return f"gives outputs that differ by {format_float(most)} of the largest output" if most else ""
 
 
-def _broken(size: int, start: int, told: str) -> Evidence:
+def _broken(size: int, start: int, problem: str) -> Evidence:
     who = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
     return Evidence(
         verdict=Verdict.BROKEN,
-        message=f"In eval mode {who} {told}.",
+        message=f"In eval mode {who} {problem}.",
         cause=f"batch of {size}",
         fix="Name the dimension in squeeze(dim), write -1 for the batch in reshapes, and use running statistics.",
     )

@@ -1,6 +1,6 @@
-"""Every custom autograd Function of the model has the gradient of what it computes, in double precision.
+"""Every custom autograd Function of the model has a correct gradient, checked in double precision.
 
-A backward written by hand is never compared with its forward by anybody: a missing factor trains, only worse.
+A handwritten backward is rarely compared with its forward: with a missing factor the model still trains, only worse.
 """
 
 from __future__ import annotations
@@ -22,64 +22,63 @@ from trueloop.verification.proof_context import ProofContext
 
 Function = type[torch.autograd.Function]
 SMALL = 64
-"""Up to so many numbers in, every single derivative is compared; above, random projections of all of them."""
+"""Up to this many inputs every derivative is compared; above, random projections."""
 STEP, CLOSE = 1e-6, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was found of one Function."""
+    """Result for one Function."""
 
     name: str
-    right: bool
+    is_correct: bool
     deliberate: str = ""
-    """Why its gradient is not meant to be the derivative; empty where it is."""
-    told: str = ""
+    """Why its gradient is deliberately not the derivative; empty = it should be."""
+    problem: str = ""
 
 
 def custom_functions(context: ProofContext) -> Evidence:
-    """Finds the Functions in the graph of the loss, and checks each by ``torch.autograd.gradcheck`` on its own inputs.
+    """Find the Functions in the graph of the loss, and check each with ``torch.autograd.gradcheck`` on its own inputs.
 
-    One whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a gradient that
-    is a decision, which cannot be checked: it is told and not judged.
+    A Function whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a
+    deliberate gradient that cannot be checked: it is reported as a note.
 
     Args:
-        context: of the target.
+        context: context of the target.
     """
     batch = context.first_samples(4)
     training = context.training_copy()
     functions = _functions(training.mean_loss(batch))
     if not functions:
-        raise NotApplicable("The loss's graph holds no custom autograd Function.")
-    with _heard(functions) as calls:
+        raise NotApplicable("The graph of the loss contains no custom autograd Function.")
+    with _recorded_calls(functions) as calls:
         training.mean_loss(batch)
     checked = [_check(function, *calls[function]) for function in functions if function in calls]
-    wrong = [each for each in checked if not each.right and not each.deliberate]
+    wrong = [each for each in checked if not each.is_correct and not each.deliberate]
     remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)
     judged = [each for each in checked if not each.deliberate]
     if wrong:
         return Evidence(
             verdict=Verdict.BROKEN,
             message=" ".join(
-                f"The gradient of {each.name} is not that of its forward: {each.told}." for each in wrong
+                f"The gradient of {each.name} does not match its forward: {each.problem}." for each in wrong
             ),
             cause=wrong[0].name,
-            fix="Derive backward anew; return one gradient per input of forward, None for what has none.",
+            fix="Derive backward again; return one gradient per input of forward, None where there is none.",
             notes=remarks,
         )
     if not judged:
-        raise NotApplicable(" ".join(remarks) or "No custom Function is called in a way that can be repeated.")
+        raise NotApplicable(" ".join(remarks) or "No custom Function is called in a repeatable way.")
     return Evidence(
         verdict=Verdict.HOLDS,
         message=f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
-        "gradcheck "
-        "in double precision.",
+        "gradcheck in double precision.",
         notes=remarks,
     )
 
 
 def _functions(root: Tensor) -> list[Function]:
-    """Return the custom Functions in a graph, each once."""
+    """Return the distinct custom Functions in a graph."""
     found: dict[Function, None] = {}
     seen: set[Any] = set()
     waiting: list[Any] = [root.grad_fn]
@@ -96,24 +95,24 @@ def _functions(root: Tensor) -> list[Function]:
 
 
 @contextmanager
-def _heard(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
-    """Hear what each Function is called with, the first time; ``apply`` looks its ``forward`` up anew in every call."""
+def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
+    """Record the first arguments of each Function; ``apply`` looks ``forward`` up at every call."""
     calls: dict[Function, tuple[Any, ...]] = {}
     own = {function: vars(function).get("forward") for function in functions}
 
-    def listening(function: Function, forward: Any) -> Any:
+def recording(function: Function, forward: Any) -> Any:
         takes_context = function.setup_context is torch.autograd.Function.setup_context
 
-        def hear(*args: Any) -> Any:
+def record(*args: Any) -> Any:
             given = args[1:] if takes_context else args
             calls.setdefault(function, tuple(_detached(each) for each in given))
             return forward(*args)
 
-        return staticmethod(hear)
+        return staticmethod(record)
 
     try:
         for function in functions:
-            function.forward = listening(function, function.forward)
+            function.forward = recording(function, function.forward)
         yield calls
     finally:
         for function, forward in own.items():
@@ -140,13 +139,13 @@ def _check(function: Function, *given: Any) -> Checked:
 
     values = [args[index].requires_grad_() for index in real]
     if deliberate := _deliberate(apply, values):
-        return Checked(name=name, right=False, deliberate=deliberate)
+        return Checked(name=name, is_correct=False, deliberate=deliberate)
     fast = sum(value.numel() for value in values) > SMALL
     try:
         torch.autograd.gradcheck(apply, tuple(values), fast_mode=fast)
     except GradcheckError as error:
-        return Checked(name=name, right=False, told=_words(apply, values, str(error)))
-    return Checked(name=name, right=True)
+        return Checked(name=name, is_correct=False, problem=_describe_mismatch(apply, values, str(error)))
+    return Checked(name=name, is_correct=True)
 
 
 def _deliberate(apply: Any, values: list[Tensor]) -> str:
@@ -155,14 +154,14 @@ def _deliberate(apply: Any, values: list[Tensor]) -> str:
         noise = [value + STEP * torch.ones_like(value) for value in values]
         moved = apply(*noise)
     if all(torch.equal(a, b) for a, b in zip(outs, moved, strict=True)):
-        return "its forward is a staircase, so that any gradient is a decision (straight-through?)"
+        return "its forward is a staircase, so its gradient is a deliberate choice (straight-through?)"
     if any(torch.equal(outs[0], value) for value in values if outs and outs[0].shape == value.shape):
-        return "its forward is the identity, so that its backward is a decision (reversal, scaling?)"
+        return "its forward is the identity, so its backward is a deliberate choice (reversal, scaling?)"
     return ""
 
 
-def _words(apply: Any, values: list[Tensor], error: str) -> str:
-    """Say how far off the gradient is along one random direction."""
+def _describe_mismatch(apply: Any, values: list[Tensor], error: str) -> str:
+    """Describe the error of the gradient along one random direction."""
     generator = torch.Generator().manual_seed(0)
 
     def random(like: Tensor) -> Tensor:
@@ -184,7 +183,7 @@ def _words(apply: Any, values: list[Tensor], error: str) -> str:
         says = 0.0 if grad is None else float((grad * direction).sum())
         if abs(true - says) > CLOSE * max(abs(true), abs(says)):
             ratio = f", {format_float(says / true)} times the derivative" if true else ""
-            return f"along a random direction of input {number} it is {format_float(says)}, the slope is {format_float(true)}{ratio}"
+            return f"along a random direction of input {number} it is {format_float(says)}, but the slope is {format_float(true)}{ratio}"
     return " ".join(error.split())[:200]
 
 

@@ -1,7 +1,7 @@
-"""Evaluation is deterministic: in eval mode, the same batch gives the same outputs, and leaves the model as it is.
+"""Evaluation is deterministic: in eval mode a batch always gives the same outputs, and the model stays unchanged.
 
-Dropout by ``F.dropout`` without ``training=``, noise for augmentation, a statistic that goes on moving: a validation
-loss that cannot be compared with the one of the epoch before.
+``F.dropout`` without ``training=``, augmentation noise, or a statistic that still moves make validation losses of
+different epochs incomparable.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
-    """Evaluates one batch several times with different random numbers, and compares bit for bit.
+    """Evaluate one batch several times with different random numbers, and compare bit for bit.
 
     Args:
-        context: of the target.
-        times: that it is evaluated.
+        context: context of the target.
+        times: number of evaluations.
     """
     batch = context.batch
     model = context.training_copy().model
     call = context.call(model, batch)
     model.eval()
-    awake = [name for name, module in model.named_modules() if module.training]
-    kept, seed = ModelSnapshot(model), context.target.seed
+    in_train_mode = [name for name, module in model.named_modules() if module.training]
+    snapshot, seed = ModelSnapshot(model), context.target.seed
     first = model_outputs(model, call, seed, reset=False)
     again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    changed = [name for name in kept.restore() if "." in name or name in tensors]  # not modes
+    changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # not modes
     most = max((float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:
         traces = [trace_modules(model, call, seed + time) for time in range(2)]
         where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
-        still = f" {format_count(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
+        still = f" {format_count(len(in_train_mode), 'module')} stayed in train mode after eval(): {in_train_mode[0]}." if in_train_mode else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            message=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the greatest."
-            f"{f' They part first {where}.' if where else ''}{still}",
+            message=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the largest."
+            f"{f' They first differ {where}.' if where else ''}{still}",
             cause=where or "the model",
             fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",
             numbers={"most": most},

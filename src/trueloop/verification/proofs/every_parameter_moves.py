@@ -1,7 +1,7 @@
 """Every trainable parameter moves after an update.
 
-A layer that is never called, whose output is detached, or that the optimizer does not hold stays as it was initialised,
-and nothing says so.
+A layer that is never called, whose output is detached, or that the optimizer does not hold keeps its initial weights
+without any error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 
 def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidence:
-    """Makes one update and looks which parameters are still what they were; more, where some begin late.
+    """Make one update and find the parameters that did not change; retry with more updates.
 
     A parameter behind one that starts at zero (LoRA, zero-initialised branches) has no gradient in the first update, so
-    those that have not moved get two more. What moves by weight decay alone has not learned anything, and counts as
-    unmoved.
+    unchanged parameters get two more updates. A change by weight decay alone does not count.
 
     Args:
-        context: of the target.
-        updates: after which everything must have moved.
+        context: context of the target.
+        updates: number of updates after which every parameter must have changed.
     """
     training = context.training_copy()
     names = [name for name, parameter in training.model.named_parameters() if parameter.requires_grad]
@@ -55,19 +54,19 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
         late = late if number else [name for name in names if name in left]
     stuck = [name for name in names if name in left]
     if stuck:
-        told = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
+        examples = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
         return Evidence(
             verdict=Verdict.BROKEN,
             message=f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
             f"{format_count(updates, 'update')}: "
-            f"{told}{', ...' if len(stuck) > 4 else ''}.",
+            f"{examples}{', ...' if len(stuck) > 4 else ''}.",
             cause=stuck[0],
-            fix="Call the layer and use what it returns, without detach; build the optimizer over model.parameters(); "
-            "or freeze on purpose, with requires_grad_(False).",
+            fix="Call the layer and use its output without detach; build the optimizer over model.parameters(); "
+            "or freeze it deliberately with requires_grad_(False).",
             numbers={"unmoved": len(stuck), "trainable": len(names)},
         )
     remarks = (
-        (f"From a later update on only: {', '.join(late[:4])}; their gradient is 0 in the first one.",) if late else ()
+        (f"Changed only after the first update, where their gradient is 0: {', '.join(late[:4])}.",) if late else ()
     )
     return Evidence(
         verdict=Verdict.HOLDS,
@@ -79,22 +78,22 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
 
 
 def _unregistered(training: TrainingCopy, batch: object) -> list[str]:
-    """Name the parameters that lie in plain lists and dicts of the model's modules, and that the loss hangs on."""
+    """Return the names of used parameters in plain lists and dicts of the model's modules."""
     if training.loss is None:
         return []
     held = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
     held |= {id(p) for p in training.model.parameters()}
-    kept: dict[int, str] = {}
+    found: dict[int, str] = {}
     for name, module in training.model.named_modules():
         for attribute, value in vars(module).items():
             if not attribute.startswith("_"):
                 for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
-                    kept.setdefault(id(parameter), place)
-    kept = {key: place for key, place in kept.items() if key not in held}
-    if not kept:
+                    found.setdefault(id(parameter), place)
+    found = {key: place for key, place in found.items() if key not in held}
+if not found:
         return []
     used = {id(variable) for variable in _leaves(training.mean_loss(batch))}
-    return [place for key, place in kept.items() if key in used]
+    return [place for key, place in found.items() if key in used]
 
 
 def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]:
@@ -111,7 +110,7 @@ def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]
 
 
 def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield what a loss hangs on, at the far end of its graph."""
+    """Yield the leaf tensors of the graph of a loss."""
     seen: set[Any] = set()
     waiting: list[Any] = [root.grad_fn]
     while waiting:
@@ -125,19 +124,19 @@ def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
-    """Make one update and return, of those watched, what has not moved and why."""
+    """Make one update and return the watched parameters that did not change, with the reason."""
     own = {name: parameter for name, parameter in training.model.named_parameters() if name in watched}
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
     largest = dict.fromkeys(own, -1.0)
 
-    def hearing(name: str):
-        def hear(grad: torch.Tensor) -> None:
+def recorder(name: str):
+def record(grad: torch.Tensor) -> None:
             values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
             largest[name] = max(largest[name], float(values.abs().max()) if values.numel() else 0.0)
 
-        return hear
+return record
 
-    handles = [parameter.register_hook(hearing(name)) for name, parameter in own.items()]
+    handles = [parameter.register_hook(recorder(name)) for name, parameter in own.items()]
     try:
         training.update([batch])
     finally:
@@ -158,13 +157,13 @@ def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: b
     kind = str(dtype).removeprefix("torch.")
     rounding = f"its steps at rate {rate:g} are lost in the rounding of {kind}: keep weights in float32" if rate else ""
     reasons = (
-        (moved, "its gradient is exactly 0, and only weight decay moves it"),
+        (moved, "its gradient is exactly 0; only weight decay changes it"),
         (gradient < 0, "never received a gradient"),
         (gradient == 0, "its gradient is exactly 0"),
         (rate is None, "received a gradient, but the optimizer does not hold it"),
         (rate == 0, "the learning rate is 0"),
         (dtype in (torch.bfloat16, torch.float16), rounding),
-        (True, "received a gradient, and was not stepped"),
+        (True, "received a gradient, but was not updated"),
     )
     return next(words for is_so, words in reasons if is_so)
 

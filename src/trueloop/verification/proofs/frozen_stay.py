@@ -1,6 +1,6 @@
-"""Frozen parameters stay as they are.
+"""Frozen parameters do not change.
 
-A parameter frozen after its first gradient still decays and still carries momentum: what was to be kept drifts away.
+A parameter frozen after its first gradient is still changed by weight decay and momentum.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
-    """Makes a few updates and compares every frozen parameter bit for bit.
+    """Make a few updates and compare every frozen parameter bit for bit.
 
     Args:
-        context: of a target with parameters that do not require a gradient.
-        updates: to make.
+        context: context of a target with parameters that do not require a gradient.
+        updates: number of updates.
     """
     training = context.training_copy()
     frozen = {name: p.detach().clone() for name, p in training.model.named_parameters() if not p.requires_grad}
@@ -43,7 +43,7 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
         and not any(p.requires_grad for p in module.parameters())
     ]
     remarks = (
-        (f"Running statistics of frozen BatchNorm still move ({', '.join(drifting[:3])}): eval() stops them.",)
+        (f"Running statistics of frozen BatchNorm still change ({', '.join(drifting[:3])}): eval() stops them.",)
         if drifting
         else ()
     )
@@ -58,7 +58,7 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
             f"{format_count(updates, 'update')}, "
             f"{worst} by {format_float(moved[worst])}.{why}",
             cause=worst,
-            fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
+            fix="Set its .grad to None when you freeze it, and build the optimizer over the trainable parameters.",
             numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},
             notes=remarks,
         )

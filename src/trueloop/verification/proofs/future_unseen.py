@@ -1,7 +1,7 @@
 """A causal model does not see the future: output t depends on positions up to t only.
 
 A mask that is missing, transposed or one too wide gives a training loss near zero and a model that cannot generate:
-it has learned to copy the next token, which is not there when it is used.
+it has learned to copy the next token, which is unavailable at inference.
 """
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples, T positions
@@ -25,11 +25,11 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 IGNORED = -100
-ALIKE = 0.9  # of the targets that are to be the next input; the last ones and padding are not
+MIN_SHIFTED_SHARE = 0.9  # of targets that equal the next input; the last ones and padding differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Influence:
     """Which output sees which position."""
 
     positions: list[int]
@@ -38,37 +38,36 @@ class Seen:
 
     @property
     def ahead(self) -> list[tuple[int, int]]:
-        """Rows and columns where an output sees a later position."""
+        """Rows and columns where an output depends on a later position."""
         return [(t, s) for t, row in enumerate(self.grid) for s, value in enumerate(row) if value and s > t]
 
 
 def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
-    """Changes one position at a time, and looks for outputs of earlier positions that move.
+    """Change one position at a time, and find outputs of earlier positions that change.
 
     Args:
-        context: of a target that says ``causal=True``, or whose targets are its inputs, one further on.
-        positions: that are changed, spread over the sequence.
+        context: context of a target with ``causal=True``, or whose targets are its inputs shifted by one.
+        positions: number of positions to change, spread over the sequence.
     """
     model = context.training_copy().model
     batch, _ = context.aligned_samples(model, 3)
     _check_causal(context, model, batch)
-    seen = _look(context, context.training_copy().model.eval(), batch, positions)
+    seen = _measure_influence(context, context.training_copy().model.eval(), batch, positions)
     remarks: tuple[str, ...] = ()
     when = "in eval mode"
     if not seen.ahead:
         model = context.training_copy().model
         normalised = layers_in_train_mode(model, BatchNorm)
         freeze_mode(model, BatchNorm)
-        training, when = _look(context, model, batch, positions), "in train mode only"
+        training, when = _measure_influence(context, model, batch, positions), "in train mode only"
         seen = training if training.ahead else seen
         if normalised:
-            told = (
-                f"In train mode BatchNorm ({', '.join(normalised[:3])}) takes its statistics over all positions, later "
-                "ones too; it was held still here."
+            remarks = (
+                f"In train mode BatchNorm ({', '.join(normalised[:3])}) uses statistics of all positions, including later "
+                "ones; it was in eval mode here.",
             )
-            remarks = (told,)
     picture = Grid(
-        title="What each output sees",
+        title="Influence of positions on outputs",
         rows="output at position",
         columns="input at position",
         labels=seen.positions,
@@ -78,18 +77,18 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
     if not seen.ahead:
         return Evidence(
             verdict=Verdict.HOLDS,
-            message=f"Changing any of {format_count(len(seen.positions), 'position')} moves no earlier output.",
+            message=f"Changing any of {format_count(len(seen.positions), 'position')} changes no earlier output.",
             notes=remarks,
             charts=(picture,),
         )
     t, s = seen.ahead[0]
-    where = f" It comes in first {seen.where}." if seen.where else ""
+    where = f" It first appears {seen.where}." if seen.where else ""
     most = max(seen.grid[t][s] for t, s in seen.ahead)
     at, later = seen.positions[t], seen.positions[s]
     return Evidence(
         verdict=Verdict.BROKEN,
-        message=f"The output at position {at} moves when position {later} changes, {when}, by up to {format_float(most)} of "
-        f"the greatest output.{where}",
+        message=f"The output at position {at} changes with position {later}, {when}, by up to {format_float(most)} of "
+        f"the largest output.{where}",
         cause=seen.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
@@ -99,9 +98,9 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
     )
 
 
-def _look(context: ProofContext, model: nn.Module, batch: Any, most: int) -> Seen:
+def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most: int) -> Influence:
     call = context.call(model, batch)
-    B = call_batch_size(call)
+    B = call_batch_norm(call)
     exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]
@@ -114,7 +113,7 @@ def _look(context: ProofContext, model: nn.Module, batch: Any, most: int) -> See
     grid = [[0.0] * len(chosen) for _ in chosen]
     worst: tuple[int, int] | None = None
     for column, s in enumerate(chosen):
-        after = _by_position(exact.run(_other(exact.call, which, s)), B, T)
+        after = _by_position(exact.run(_perturb(exact.call, which, s)), B, T)
         for a, b in zip(before, after, strict=True):
             moved = relative_differences(a, b, 2, exact.tolerance).amax(0)
             for row, t in enumerate(chosen):
@@ -122,8 +121,8 @@ def _look(context: ProofContext, model: nn.Module, batch: Any, most: int) -> See
                 if worst is None and s > t and grid[row][column]:
                     worst = (t, s)
     if not any(map(any, grid)):
-        raise NotApplicable("No position has any influence on any output, whose future cannot be told from its past.")
-    return Seen(positions=chosen, grid=grid, where=_place(exact, which, worst, (B, T)) if worst else "")
+        raise NotApplicable("No position has any influence on any output, so causality cannot be checked.")
+    return Influence(positions=chosen, grid=grid, where=_place(exact, which, worst, (B, T)) if worst else "")
 
 
 def _place(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
@@ -134,12 +133,12 @@ def _place(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape:
             return True
         return not bool(relative_differences(a, b, 2, exact.tolerance)[:, :t].any())
 
-    calls = (exact.call, _other(exact.call, which, worst[1]))
+    calls = (exact.call, _perturb(exact.call, which, worst[1]))
     before, after = (trace_modules(exact.model, call, exact.seed) for call in calls)
     return first_divergence(before, after, same)
 
 
-def _other(call: ModelCall, which: list[int], s: int) -> ModelCall:
+def _perturb(call: ModelCall, which: list[int], s: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
         at = torch.zeros(leaf.shape[:2], dtype=torch.bool, device=leaf.device)
         at[:, s] = True
@@ -156,7 +155,7 @@ def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:
         if leaf.dim() > 2 and tuple(leaf.shape[:2]) != (B, T) and leaf.shape[0] == B and leaf.shape[2] == T
     ]
     if not found:
-        raise NotApplicable(f"The output {describe_batch(outputs)} has none for each of the {T} positions.")
+        raise NotApplicable(f"The output {describe_batch(outputs)} has no dimension with the {T} positions.")
     return found
 
 
@@ -164,14 +163,14 @@ def _check_causal(context: ProofContext, model: nn.Module, batch: Any) -> None:
     if context.target.causal is True:
         return
     if context.target.causal is False:
-        raise NotApplicable("The target says that it is not causal.")
-    inputs = [leaf for leaf in tensors(context.call(model, batch).tree) if leaf.dim() == 2 and _whole(leaf)]
-    targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _whole(leaf)]
+        raise NotApplicable("The target has causal=False.")
+    inputs = [leaf for leaf in tensors(context.call(model, batch).tree) if leaf.dim() == 2 and _is_integer(leaf)]
+    targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _is_integer(leaf)]
     if not any(_is_next(x, y) for x in inputs for y in targets if x.shape[1] > 2):
-        raise NotApplicable("Nothing says that the model is causal: give causal=True where it is.")
+        raise NotApplicable("It is unknown whether the model is causal: give causal=True if it is.")
 
 
-def _whole(leaf: Tensor) -> bool:
+def _is_integer(leaf: Tensor) -> bool:
     return leaf.dtype in (torch.int64, torch.int32)
 
 
@@ -181,8 +180,8 @@ def _is_next(inputs: Tensor, targets: Tensor) -> bool:
     if targets.shape != inputs.shape or torch.equal(inputs, targets):
         return False
     counts = targets[:, :-1] != IGNORED
-    alike = (targets[:, :-1] == inputs[:, 1:])[counts]
-    return alike.numel() > 0 and float(alike.double().mean()) >= ALIKE
+    matching = (targets[:, :-1] == inputs[:, 1:])[counts]
+    return matching.numel() > 0 and float(matching.double().mean()) >= MIN_SHIFTED_SHARE
 
 
-PROOF = Proof(title="The future is not seen", group="model", prove=future_unseen)
+PROOF = Proof(title="Outputs do not depend on later positions", group="model", prove=future_unseen)

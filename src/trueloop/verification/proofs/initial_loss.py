@@ -1,7 +1,7 @@
-"""The loss begins where knowing nothing is: ln C for C classes, the variance of the target for a number.
+"""The initial loss is that of an uninformed guess: ln C for C classes, the variance of the target for a number.
 
-Far above, the last layer starts out sure of something wrong and the first epochs unlearn it; far below, the target is
-in the input.
+Far above, the last layer starts confidently wrong and the first epochs unlearn it; far below, the input contains the
+target.
 
 Source: A. Karpathy, A Recipe for Training Neural Networks, 2019.
 """
@@ -24,62 +24,62 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 ABOVE, BELOW = 1.5, 0.5
-"""Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
+"""Limits as multiples of the expected loss. PyTorch's initial last layer adds some percent; half of ln C needs knowledge."""
 NEAR = (0.8, 1.3)
-"""Likewise, where the number of classes was only read off the output's shape: nearer, or it is not that."""
+"""Narrower limits, where the number of classes was inferred from the output's shape."""
 WIDE = 10.0
-"""Times the variance, for a number: a model that begins at 0 pays the mean's square too, which is told before."""
+"""Upper limit for regression, in variances: a model that starts at 0 also pays the square of the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a model that knows nothing pays."""
+    """Expected loss of an uninformed guess."""
 
     value: float
     words: str
-    """How it comes about: "ln 10"."""
+    """Its formula: "ln 10"."""
     certain: bool = True
-    """False where the number of classes was read off the output's shape."""
+    """False where the number of classes was inferred from the output's shape."""
     above: float = ABOVE
     remark: str = ""
 
 
 def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evidence:
-    """Measures the loss before any update, and compares it with what a model that knows nothing pays.
+    """Measure the loss before any update, and compare it with that of an uninformed guess.
 
     Args:
-        context: of the target.
-        expected: what that is, for a loss that is not known here.
+        context: context of the target.
+        expected: expected initial loss, for a custom loss.
     """
     training = context.training_copy()
     batch = context.batch
     loss = training.measure_loss(batch)
     should = (
-        Expected(value=expected, words="what you expect") if expected is not None else _expected(context, training, batch)
+        Expected(value=expected, words="the expected loss") if expected is not None else _expected(context, training, batch)
     )
     ratio = loss / should.value if should.value else math.inf
     numbers = {"loss": loss, "expected": should.value}
     picture = Bars(title="Loss before training", values={"measured": loss, should.words: should.value}, unit="")
-    told = f"The first loss is {format_float(loss)}, where {should.words} is {format_float(should.value)}"
+    message = f"The initial loss is {format_float(loss)}; {should.words} is {format_float(should.value)}"
     low_end, high_end = (BELOW, should.above) if should.certain else NEAR
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
         return Evidence(
-            verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks
+            verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks
         )
     if math.isfinite(loss) and not should.certain:
-        raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
+        raise NotApplicable(f"{message}; whether that applies to this loss is unknown: give expected=.")
     if ratio < BELOW and isinstance(context.target.model, nn.Module):
-        raise NotApplicable(f"{told}: the model knows something already, as a trained one does.")
+        raise NotApplicable(f"{message}: the model seems to be trained already.")
     low = ratio < BELOW
     return Evidence(
         verdict=Verdict.BROKEN,
-        message=f"{told}: {format_float(ratio)} times as much.",
+        message=f"{message}: {format_float(ratio)} times as much.",
         cause="the input" if low else "the last layer",
-        fix="Look for the target among the inputs."
+        fix="Check whether the inputs contain the target."
         if low
-        else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and see what the loss takes: "
-        "logits or probabilities.",
+        else "Initialise the last layer smaller, normalise targets to mean 0 and variance 1, and check whether the loss "
+        "takes logits or probabilities.",
         numbers=numbers,
         charts=(picture,),
     )
@@ -111,7 +111,7 @@ def _expected(context: ProofContext, training: TrainingCopy, batch: Any) -> Expe
             value=float((real - real.median()).abs().mean()), words="the target's mean deviation", above=WIDE
         )
     raise NotApplicable(
-        f"What {getattr(loss, '__name__', type(loss).__name__)} should begin at is not known: give expected=."
+        f"The expected initial value of {getattr(loss, '__name__', type(loss).__name__)} is unknown: give expected=."
     )
 
 
@@ -125,14 +125,14 @@ def _guess(context: ProofContext, training: TrainingCopy, batch: Any) -> Expecte
     found = [each for each in model_outputs(training.model, context.call(training.model, batch), context.target.seed) if each.dim() > 1]
     whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
     if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
-        raise NotApplicable("What this loss should begin at is not known: give classes= or expected=.")
+        raise NotApplicable("The expected initial value of this loss is unknown: give classes= or expected=.")
     return _classes(found[0].shape[-1], certain=False)
 
 
 def _variance(target: Tensor) -> float:
     found = float(target.double().var(unbiased=False))
     if not found or not torch.isfinite(torch.tensor(found)):
-        raise NotApplicable("All targets of the batch are one number.")
+        raise NotApplicable("All targets of the batch are equal.")
     return found
 
 
@@ -141,7 +141,7 @@ def _off_centre(target: Tensor) -> str:
     if abs(mean) < deviation:
         return ""
     spread = f"mean {format_float(mean)} and deviation {format_float(deviation)}"
-    return f"The target has {spread}: a model that begins at 0 learns that first."
+    return f"The target has {spread}: a model that starts at 0 learns the mean first."
 
 
-PROOF = Proof(title="The loss begins where knowing nothing is", group="training", prove=initial_loss)
+PROOF = Proof(title="The initial loss is that of an uninformed guess", group="training", prove=initial_loss)

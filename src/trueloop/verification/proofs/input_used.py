@@ -1,7 +1,7 @@
-"""The input is really used: other inputs give other outputs.
+"""The model uses its input: other inputs give other outputs.
 
-An input that is overwritten, multiplied by zero or detached from what is returned leaves a model that learns the class
-frequencies, and looks as if it had learned something.
+With an input that is overwritten, multiplied by zero or not part of the output, the model learns the class frequencies
+and seems to have learned something.
 """
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
@@ -23,15 +23,15 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def input_used(context: ProofContext) -> Evidence:
-    """Changes each input of the model in turn, and looks whether any output moves.
+    """Change each input of the model in turn, and check whether any output changes.
 
     Args:
-        context: of the target.
+        context: context of the target.
     """
     batch = context.first_samples(8)
     model = context.training_copy().model.eval()
     call = context.call(model, batch)
-    B = call_batch_size(call)
+    B = call_batch_norm(call)
     exact = to_best_precision(model, call, context.target.seed)
     moved: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):
@@ -39,27 +39,26 @@ def input_used(context: ProofContext) -> Evidence:
             continue
         try:
             after = exact.run(perturb_call(exact.call, [index], _everywhere))
-        except NotApplicable:  # of one value only, such as token types that are all 0
+        except NotApplicable:  # a single value, such as token types that are all 0
             continue
         moved[path] = max((float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0)
     if not moved:
-        raise NotApplicable("The model is called with nothing that could be changed.")
+        raise NotApplicable("The model has no input that could be changed.")
     unused = [path for path, value in moved.items() if not value]
     if unused:
         return Evidence(
             verdict=Verdict.BROKEN,
             message=f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
-            "to anything "
-            "without any output moving.",
+            "without any effect on the outputs.",
             cause=unused[0],
-            fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
+            fix="Trace it through forward: is it overwritten, multiplied by zero, or is something else returned?",
             numbers={f"moves_{path}": value for path, value in moved.items()},
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        message=f"Every input moves the outputs ({', '.join(moved)})."
+        message=f"Every input changes the outputs ({', '.join(moved)})."
         if len(moved) > 1
-        else f"Changing the input moves the outputs, by {format_float(max(moved.values()))} of the greatest.",
+        else f"Changing the input changes the outputs by {format_float(max(moved.values()))} of the largest.",
         notes=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )
@@ -78,7 +77,7 @@ def _named(call: ModelCall) -> list[tuple[str, Tensor]]:
 
 
 def _idle_features(exact: PreciseModel) -> tuple[str, ...]:
-    """Say how many features of a table of real numbers have no gradient in any sample."""
+    """Report how many features of a float table have no gradient in any sample."""
     found = [(index, leaf) for index, leaf in enumerate(tensors(exact.call.tree)) if leaf.is_floating_point()]
     if len(found) != 1 or found[0][1].dim() != 2:
         return ()

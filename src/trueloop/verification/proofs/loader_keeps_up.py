@@ -1,6 +1,6 @@
-"""The data loader keeps up with training: it gives samples at least as fast as updates take them.
+"""The data loader keeps up with training: it yields samples at least as fast as updates consume them.
 
-A model that waits for its data is the dearest way to read files.
+Otherwise an expensive device waits for files.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.rng_state import seed_all
 
-LEAST_S = 0.3
-"""Measured for so long at least, if there are enough batches."""
-WAITS = 0.33
-"""Share of waiting from which on the loader is what limits."""
+MIN_MEASURED_S = 0.3
+"""Shortest measurement, if there are enough batches."""
+MAX_WAITING_SHARE = 0.33
+"""Share of waiting above which the loader is the bottleneck."""
 
-QUICK_S = 5e-3
-"""Per batch: what any DataLoader takes to put a few hundred small samples together. A model that is faster is small."""
+NEGLIGIBLE_S = 5e-3
+"""Time per batch that any DataLoader needs to collate a few hundred small samples."""
 
 
 def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
-    """Times the loader alone and updates alone, and compares samples per second.
+    """Time the loader alone and updates alone, and compare samples per second.
 
-    With workers the loader reads ahead while the model computes, and only the slower of both counts; without, the two
-    times add up.
+    With workers the loader prefetches while the model computes, so only the slower of both counts; without workers the
+    two times add up.
 
     Args:
-        context: of a target with a loader.
-        batches: to read, at most.
+        context: context of a target with a loader.
+        batches: largest number of batches to read.
     """
     loader = context.target.loader
     if loader is None or not hasattr(loader, "dataset"):
@@ -41,7 +41,7 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     workers = int(getattr(loader, "num_workers", 0))
     read_s, count, samples = _read(context, batches)
     if count < 2:
-        raise NotApplicable(f"The loader gives {format_count(count, 'batch')}, too few to be timed.")
+        raise NotApplicable(f"The loader yields {format_count(count, 'batch')}, too few to be timed.")
     update_s = _update(context)
     wait_s = max(0.0, read_s - update_s) if workers else read_s
     share = wait_s / (update_s + wait_s)
@@ -49,24 +49,23 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     rates = {"loader": per_batch / read_s, "updates": per_batch / update_s}
     numbers = {**rates, "waiting": share, "workers": workers}
     picture = Bars(title="Samples per second", values=rates, unit="samples/s")
-    told = (
-        f"The loader gives {format_float(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates take "
+    message = (
+        f"The loader yields {format_float(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates consume "
         f"{format_float(rates['updates'])}: training waits {format_percent(share)} of the time ({format_duration(read_s)} and "
         f"{format_duration(update_s)} per batch)"
     )
-    if share > WAITS and read_s > QUICK_S:
+    if share > MAX_WAITING_SHARE and read_s > NEGLIGIBLE_S:
         return Evidence(
             verdict=Verdict.BROKEN,
-            message=f"{told}.",
+            message=f"{message}.",
             cause="the loader",
-            fix="Give it workers (num_workers), do once what is done for every sample (decode, resize, "
-            "tokenise), and read "
-            "in larger pieces.",
+            fix="Use workers (num_workers), preprocess once what is computed for every sample (decode, resize, tokenise), "
+            "and read in larger pieces.",
             numbers=numbers,
             charts=(picture,),
         )
-    remarks = ("That is much, but the batches themselves take next to no time.",) if share > WAITS else ()
-    return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks)
+    remarks = ("That is a large share, but each batch takes almost no time.",) if share > MAX_WAITING_SHARE else ()
+    return Evidence(verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
 def _read(context: ProofContext, most: int) -> tuple[float, int, int]:
@@ -77,7 +76,7 @@ def _read(context: ProofContext, most: int) -> tuple[float, int, int]:
     started, count, samples = context.clock(), 0, 0
     for batch in islice(stream, most):
         count += 1
-        samples += batch_size(batch)
+        samples += batch_norm(batch)
         if context.clock() - started > context.target.seconds / 2:
             break
     return (context.clock() - started) / max(1, count), count, samples
@@ -88,7 +87,7 @@ def _update(context: ProofContext) -> float:
     training.update([batch])  # the first one allocates
     _wait(context)
     started, count = context.clock(), 0
-    while count < 3 or (context.clock() - started < LEAST_S and count < 50):
+    while count < 3 or (context.clock() - started < MIN_MEASURED_S and count < 50):
         training.update([batch])
         _wait(context)
         count += 1

@@ -1,6 +1,6 @@
-"""Smoke: over the first few batches, the loss goes down.
+"""The loss decreases over the first few batches: a smoke test.
 
-The cheapest question there is, asked before the night is spent: does this learn at all?
+The cheapest check before a long run: does the model learn at all?
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> Evidence:
-    """Trains on a few batches, twice each, and compares each batch's loss before and after with the same dropout.
+    """Train on a few batches, twice each, and compare each batch's loss before and after with the same dropout.
 
     Args:
-        context: of the target.
-        batches: of the loader, from its beginning.
-        passes: over them.
+        context: context of the target.
+        batches: number of batches, the first of the loader.
+        passes: number of passes over them.
     """
     training = context.training_copy()
     few = context.batches(batches)
@@ -39,31 +39,30 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0
     done = f"{format_count(len(seen) - 1, 'update')} on {format_count(len(few), 'batch')}"
-    told = f"{format_float(first)} before and {format_float(last)} after {done}"
-    picture = Curve(title="Loss of each batch when it is drawn", lines={"loss": seen})
+    change = f"{format_float(first)} before and {format_float(last)} after {done}"
+    picture = Curve(title="Loss of each batch before its update", lines={"loss": seen})
     numbers = {"before": first, "after": last, "updates": len(seen) - 1}
     if not math.isfinite(last):
         return Evidence(
             verdict=Verdict.BROKEN,
             message=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
             cause="the loss",
-            fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
+            fix="Lower the learning rate; look for logarithms of 0 and divisions by 0.",
             numbers=numbers,
             charts=(picture,),
         )
     if fell <= 0:
         return Evidence(
             verdict=Verdict.BROKEN,
-            message=f"The loss does not fall: {told}.",
+            message=f"The loss does not fall: {change}.",
             cause="the loss",
-            fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds "
-            "the model.",
+            fix="Check the sign of the loss, the learning rate, frozen parameters, and that the optimizer holds the model.",
             numbers=numbers,
             charts=(picture,),
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        message=f"The loss fell by {format_percent(fell)}: {told}.",
+        message=f"The loss fell by {format_percent(fell)}: {change}.",
         numbers=numbers,
         charts=(picture,),
     )

@@ -1,6 +1,6 @@
 """Masked positions have no influence: padding changes neither the loss nor the outputs of real positions.
 
-Attention, pooling or a loss that takes padding in makes a sample's result depend on how long its neighbours are.
+Attention, pooling or a loss that includes padding makes a sample's result depend on the length of its neighbours.
 """
 
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: B samples, T positions
@@ -26,48 +26,48 @@ from trueloop.verification.proof_context import ProofContext, TrainingCopy
 NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 IGNORED = -100
 BATCHES, SAMPLES = 20, 8
-"""Batches in which padding is looked for, and samples that are looked at."""
-FIX = "Give the mask to attention and to pooling, and leave padding out of the loss (ignore_index, or a masked mean)."
+"""Number of batches searched for padding, and of samples that are checked."""
+FIX = "Pass the mask to attention and pooling, and exclude padding from the loss (ignore_index, or a masked mean)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
-    """Which positions count."""
+    """Valid positions."""
 
     real_BT: Tensor
-    """Bool, true where a position counts."""
+    """Bool, true at valid positions."""
     made: Callable[[Any], Tensor] | None = None
-    """How it is made from a batch, where the content decides."""
+    """Function that computes it from a batch, where it depends on the content."""
 
     def of(self, few: Tensor) -> Mask:
-        """Return the mask of some of the samples."""
+        """Return the mask of selected samples."""
         return replace(self, real_BT=self.real_BT[few])
 
 
 def mask_respected(context: ProofContext) -> Evidence:
-    """Changes what stands at masked positions, and looks whether the loss or a real position's output moves.
+    """Change the values at masked positions, and check whether the loss or the output of a valid position changes.
 
     Args:
-        context: of a target whose batch has a mask of true and false, or that names one (``mask=``).
+        context: context of a target whose batch has a bool mask, or with ``mask=``.
     """
     training = context.training_copy()
     training.model.eval()
     found: Evidence | None = None
-    for batch, mask in _hiding(context):
-        evidence = _shorter(context, training, batch, mask) if _decides(mask, batch) else _other(context, training, batch, mask)
+    for batch, mask in _masked_samples(context):
+        evidence = _compare_trimmed(context, training, batch, mask) if _depends_on_content(mask, batch) else _compare_perturbed(context, training, batch, mask)
         if evidence.verdict is Verdict.HOLDS:
             return evidence
         found = found or evidence
     if found is None:
-        raise NotApplicable("No position of the batch is masked: give a batch with padding, and mask= where it is.")
+        raise NotApplicable("No position of the batch is masked: give a batch with padding, and mask= if needed.")
     return found
 
 
-def _hiding(context: ProofContext) -> list[tuple[Any, Mask]]:
-    """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
+def _masked_samples(context: ProofContext) -> list[tuple[Any, Mask]]:
+    """Return samples with masked positions from the first such batch, with each candidate mask."""
     for batch in context.iter_batches(BATCHES):
         found: list[tuple[Any, Mask]] = []
-        for mask in _masks(context, batch):
+        for mask in _candidate_masks(context, batch):
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
             if bool(partly.any()):
                 few = partly.nonzero().flatten()[:SAMPLES]
@@ -78,13 +78,13 @@ def _hiding(context: ProofContext) -> list[tuple[Any, Mask]]:
     return []
 
 
-def _masks(context: ProofContext, batch: Any) -> list[Mask]:
-    """Return the mask that is named, or what may be one: then it is not known whether true counts or is left out."""
+def _candidate_masks(context: ProofContext, batch: Any) -> list[Mask]:
+    """Return the given mask, or candidates in both polarities."""
     given = context.target.mask
     if isinstance(given, Tensor):
         return [Mask(real_BT=given.bool().to(context.device))]
     if isinstance(given, str):
-        return [Mask(real_BT=_named(batch, given).bool())]
+        return [Mask(real_BT=_find_tensor(batch, given).bool())]
     if callable(given):
         made = cast("Callable[[Any], Tensor]", given)
         return [Mask(real_BT=made(batch).bool(), made=lambda other: made(other).bool())]
@@ -100,20 +100,20 @@ def _may_be_mask(path: str, leaf: Tensor) -> bool:
     return leaf.dtype is torch.bool or any(path.endswith(f"['{name}']") for name in NAMES)
 
 
-def _named(batch: Any, name: str) -> Tensor:
+def _find_tensor(batch: Any, name: str) -> Tensor:
     places = dict(leaves(batch))
     for path, leaf in places.items():
         if path.endswith((f"['{name}']", f".{name}")):
             return leaf
-    raise InvalidConfig(f"The batch holds no {name!r}.", fix=f"It holds {', '.join(places)}: name one, or a function.")
+    raise InvalidConfig(f"The batch has no {name!r}.", fix=f"It has {', '.join(places)}: name one, or give a function.")
 
 
-def _decides(mask: Mask, batch: Any) -> bool:
-    """True where the mask is read off the content, so that other content would be another mask."""
-    return mask.made is not None and not torch.equal(mask.made(_changed(batch, mask.real_BT)), mask.real_BT)
+def _depends_on_content(mask: Mask, batch: Any) -> bool:
+    """Return True where the mask is computed from the content, so that other content gives another mask."""
+    return mask.made is not None and not torch.equal(mask.made(_perturb_masked(batch, mask.real_BT)), mask.real_BT)
 
 
-def _changed(batch: Any, real_BT: Tensor) -> Any:
+def _perturb_masked(batch: Any, real_BT: Tensor) -> Any:
     def change(leaf: Tensor) -> Tensor:
         fits = leaf.dim() > 1 and leaf.shape[:2] == real_BT.shape and leaf.dtype is not torch.bool
         if not fits or _is_flag(leaf):
@@ -121,7 +121,7 @@ def _changed(batch: Any, real_BT: Tensor) -> Any:
         where = ~real_BT.reshape(*real_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
         try:
             other = perturb(leaf, where.any(-1) if leaf.dim() > 2 else where)
-        except NotApplicable:  # of one value only: nothing else is known to be allowed
+        except NotApplicable:  # a single value: no other valid value is known
             return leaf
         return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
 
@@ -132,45 +132,45 @@ def _is_flag(leaf: Tensor) -> bool:
     return not leaf.is_floating_point() and int(leaf.min()) >= 0 and int(leaf.max()) <= 1
 
 
-def _other(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the batch with one that has something else at masked positions."""
-    after = _changed(batch, mask.real_BT)
+def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
+    """Compare the batch with one that has other values at masked positions."""
+    after = _perturb_masked(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
-        raise NotApplicable(f"Nothing in the batch {describe_batch(batch)} stands at the mask's {list(mask.real_BT.shape)}.")
-    return _compared(context, training, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
+        raise NotApplicable(f"Nothing in the batch {describe_batch(batch)} has the mask's shape {list(mask.real_BT.shape)}.")
+    return _compare(context, training, (batch, after), (mask.real_BT, mask.real_BT), "when masked values change")
 
 
-def _shorter(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the sample that has the most padding with itself without any."""
+def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
+    """Compare the sample with the most padding with the same sample without padding."""
     sample = int(mask.real_BT.sum(1).argmin())
     row_T = mask.real_BT[sample]
     length = int(row_T.sum())
     if not length or not bool(row_T[:length].all()):
-        raise NotApplicable("The mask is read off the content, and the padding does not stand at the end.")
+        raise NotApplicable("The mask is computed from the content, but the padding is not at the end.")
     T = row_T.shape[0]
     alone = select_samples(batch, torch.tensor([sample], device=context.device))
     trimmed = map_tensors(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
     real = (row_T[None], row_T[None, :length])
-    return _compared(context, training, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
+    return _compare(context, training, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
 
-def _compared(context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
-    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(context, training, each) for each in pair)
+def _compare(context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
+    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measure(context, training, each) for each in pair)
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
         if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
             moved = max(moved, float(relative_differences(a[real[0]], b[real[1]], 0, tolerance)))
         elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
-            moved = max(moved, max_difference(a, b, tolerance))  # one output per sample, in which no padding may be
+            moved = max(moved, max_difference(a, b, tolerance))  # one output per sample, which must not depend on padding
     loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
     hidden = int((~real[0]).sum())
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
     if not moved and not loss:
-        told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
-        sentence = f"With {format_count(hidden, 'position')} masked, {told} {when}."
+        unchanged = "no output changes" if loss_a is None else "neither the outputs nor the loss change"
+        sentence = f"With {format_count(hidden, 'position')} masked, {unchanged} {when}."
         return Evidence(verdict=Verdict.HOLDS, message=sentence, numbers=numbers)
-    parts = [f"outputs of real positions by {format_float(moved)}"] if moved else []
-    parts += [f"the loss by {format_float(loss)} of itself"] if loss else []
+    parts = [f"outputs of valid positions change by {format_float(moved)}"] if moved else []
+    parts += [f"the loss changes by {format_float(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
     return Evidence(
         verdict=Verdict.BROKEN,
@@ -181,16 +181,16 @@ def _compared(context: ProofContext, training: TrainingCopy, pair: tuple[Any, An
     )
 
 
-def _measured(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
+def _measure(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
     try:
         training.model.double()
-        return *_once(context, training, to_double(batch)), FLOAT64_TOLERANCE
+        return *_loss_and_outputs(context, training, to_double(batch)), FLOAT64_TOLERANCE
     except (RuntimeError, TypeError):  # written for one precision only
         training.model.float()
-        return *_once(context, training, batch), LOW_PRECISION_TOLERANCE
+        return *_loss_and_outputs(context, training, batch), LOW_PRECISION_TOLERANCE
 
 
-def _once(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
+def _loss_and_outputs(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
     with torch.no_grad():
         loss = None if training.loss is None else training.mean_loss(batch).detach()
     return loss, model_outputs(training.model, context.call(training.model, batch), context.target.seed)

@@ -1,7 +1,6 @@
-"""Training that is interrupted and resumed gives what it would have given without the interruption.
+"""Interrupted and resumed training gives the same result as uninterrupted training.
 
-What a checkpoint leaves out (momentum, a buffer that is not persistent, a plain attribute that counts) is silently
-started anew.
+State missing from a checkpoint (momentum, a non-persistent buffer, a counter in a plain attribute) is silently reset.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from trueloop.verification.rng_state import capture_rng_state, restore_rng_state
 
 
 def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
-    """Trains twice, once with a stop in the middle where everything goes through the checkpoint, and compares bitwise.
+    """Train twice, once with a save and load in the middle, and compare bitwise.
 
-    The checkpoint is what ``save`` returns and ``load`` puts into a new model and optimizer: by default both
-    ``state_dict()``. The random generators are carried over.
+    The checkpoint is what ``save`` returns and ``load`` restores into a new model and optimizer: by default both
+    ``state_dict()``. The random state is carried over.
 
     Args:
-        context: of the target.
-        updates: all in all; the stop is in the middle.
+        context: context of the target.
+        updates: total number of updates.
     """
     training = context.training_copy()
     if not any(parameter.requires_grad for parameter in training.model.parameters()):
         raise NotApplicable("No parameter is trainable.")
     batches = context.batches(updates)
     half = updates // 2
-    straight = _trained(context, batches, updates)
-    if _first_difference(straight, _trained(context, batches, updates)):
-        raise NotJudged("Training is not repeatable as it is (see same-seed-same-run), so a resume cannot be judged.")
+    straight = _train_copy(context, batches, updates)
+    if _first_difference(straight, _train_copy(context, batches, updates)):
+        raise NotJudged("Training is not repeatable (see same-seed-same-run), so a resume cannot be judged.")
     seed_all(context.target.seed)
     _train(training, batches, 0, half)
     save, load = context.target.save or _save, context.target.load or _load
     state = copy.deepcopy(save(training.model, training.optimizer))
     random = capture_rng_state()
     again = context.training_copy()
-    _spoil(again.model)
+    _perturb_weights(again.model)
     load(again.model, again.optimizer, state)
     restore_rng_state(random)
     _train(again, batches, half, updates)
@@ -51,19 +50,17 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     if different is None:
         return Evidence(
             verdict=Verdict.HOLDS,
-            message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, every parameter and "
-            "buffer is the "
-            "same bit for bit.",
+            message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, all parameters and "
+            "buffers are the same bit for bit.",
         )
     name, gap = different
     return Evidence(
         verdict=Verdict.BROKEN,
         message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
-        f"{_missing(training, state)}",
+        f"{_missing_state(training, state)}",
         cause=name,
-        fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "
-        "and give an "
-        "optimizer's own state to state_dict().",
+        fix="Save and load the optimizer too; keep counters and averages of forward in persistent buffers, and include "
+        "an optimizer's own state in state_dict().",
         numbers={"difference": gap},
     )
 
@@ -77,7 +74,7 @@ def _load(model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
-def _trained(context: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
+def _train_copy(context: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
     training = context.training_copy()
     seed_all(context.target.seed)
     _train(training, batches, 0, updates)
@@ -89,8 +86,8 @@ def _train(training: TrainingCopy, batches: list[Any], start: int, stop: int) ->
         training.update([batches[number % len(batches)]])
 
 
-def _spoil(model: nn.Module) -> None:
-    """Other weights, as a new process has them: what is not loaded shows."""
+def _perturb_weights(model: nn.Module) -> None:
+    """Change the weights, as in a new process, so that missing state becomes visible."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -107,14 +104,14 @@ def _first_difference(expected: TrainingCopy, got: TrainingCopy) -> tuple[str, f
     return None
 
 
-def _missing(training: TrainingCopy, state: Any) -> str:
-    """Say what the state does not hold, as far as that can be seen."""
+def _missing_state(training: TrainingCopy, state: Any) -> str:
+    """Describe what the state leaves out, as far as visible."""
     if not isinstance(state, dict):
         return ""
     held = training.model.state_dict()
     absent = [name for name, _ in training.model.named_buffers() if name not in held]
     if absent:
-        return f" Its state_dict() leaves out {', '.join(absent[:3])}, which are not persistent."
+        return f" Its state_dict() omits the non-persistent buffers {', '.join(absent[:3])}."
     return ""
 
 

@@ -1,6 +1,6 @@
 """The same seed gives the same run, bit for bit: weights, batches, updates.
 
-Without it no two runs can be compared, and no failure can be looked at twice.
+Without it runs cannot be compared, and failures cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from trueloop.verification.rng_state import reseed_loaders, seed_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run has shown."""
+    """Record of one run."""
 
     start: dict[str, Tensor]
-    """The weights before the first update."""
+    """Weights before the first update."""
     batches: list[Any]
     states: list[dict[str, Tensor]]
-    """The weights after every update."""
+    """Weights after every update."""
 
 
 def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
-    """Makes the model, reads the loader and trains twice from one seed, and says where the two runs part.
+    """Create the model, read the loader and train twice from one seed, and report where the runs diverge.
 
     Args:
-        context: of the target.
-        updates: of each run.
+        context: context of the target.
+        updates: number of updates of each run.
     """
     if not any(parameter.requires_grad for parameter in context.original.parameters()):
         raise NotApplicable("No parameter is trainable.")
@@ -54,7 +54,7 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
         message=f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
         notes=()
         if not isinstance(context.target.model, nn.Module)
-        else ("Initialisation is not part of it: for that, give a function that makes the model.",),
+        else ("Initialisation was not checked: for that, give a function that creates the model.",),
     )
 
 
@@ -96,11 +96,10 @@ def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
     gap = f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     return Evidence(
         verdict=Verdict.BROKEN,
-        message=f"Two runs from one seed part at {where}{gap}.",
+        message=f"Two runs from one seed diverge at {where}{gap}.",
         cause=fault,
         fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
-        "a set), and "
-        "ask for deterministic kernels: torch.use_deterministic_algorithms(True).",
+        "a set), and use deterministic kernels: torch.use_deterministic_algorithms(True).",
     )
 
 

@@ -1,7 +1,7 @@
-"""Samples of a batch do not leak into each other: output i does not depend on input j.
+"""Samples of a batch do not influence each other: output i does not depend on input j.
 
-A reshape that mixes the batch with another dimension, an attention over the wrong one, a normalisation over the batch:
-the loss falls all the same, and the model is of no use for one sample at a time.
+With a reshape that mixes the batch with another dimension, attention over the wrong dimension, or normalisation over the
+batch, the loss still falls, but the model cannot process single samples.
 """
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples
@@ -31,66 +31,65 @@ FIX = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaks:
-    """Who acts on whom, in one mode."""
+class LeakMatrix:
+    """Influence of samples on outputs in one mode."""
 
     grid: list[list[float]]
-    """How far output i moves when input j changes, relative to the greatest output."""
+    """Change of output i when input j changes, relative to the largest output."""
     where: str
-    """The module that mixes first; empty where none does."""
+    """First module that mixes samples; empty = none."""
 
     @property
     def wrong(self) -> list[tuple[int, int]]:
-        """Output and input of different samples."""
+        """Pairs of an output and another sample's input that influences it."""
         return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
 
 
 def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
-    """Changes one sample of a batch at a time, and looks for outputs of other samples that move.
+    """Change one sample of a batch at a time, and find outputs of other samples that change.
 
-    By gradients as well, where the input has any: d output i / d input j is to be exactly zero.
+    Gradients are checked too, where the input has any: d output i / d input j must be exactly zero.
 
     Args:
-        context: of the target; a batch of two at least, samples along the first dimension.
-        samples: of the batch, that are looked at.
+        context: context of a target with at least two samples per batch, along the first dimension.
+        samples: number of samples to check.
     """
     model = context.training_copy().model
     batch, _ = context.aligned_samples(model, samples, least=2)
     normalised = layers_in_train_mode(model, BatchNorm)
-    evaluated = _leaks(context, model.eval(), batch)
+    evaluated = _measure_leaks(context, model.eval(), batch)
     if evaluated.wrong:
         return _broken(evaluated, "in eval mode")
     model = context.training_copy().model
-    training = _leaks(context, model, batch)
+    training = _measure_leaks(context, model, batch)
     remarks: tuple[str, ...] = ()
     if training.wrong and normalised:
         model = context.training_copy().model
         freeze_mode(model, BatchNorm)
-        held = _leaks(context, model, batch)
+        frozen = _measure_leaks(context, model, batch)
         names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
-        told = f"In train mode the samples do meet, in BatchNorm's statistics of the batch ({names}), as they are to."
-        remarks = (told,)
-        training = held
+        remarks = (f"In train mode BatchNorm ({names}) mixes samples through its batch statistics, as intended.",)
+        training = frozen
     if training.wrong:
         return _broken(training, "in train mode only")
     pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
     return Evidence(
         verdict=Verdict.HOLDS,
-        message=f"No output of {format_count(pairs, 'pair')} of samples moves when the other's input changes.",
+        message=f"In {format_count(pairs, 'pair')} of samples no output changes with the other sample's input.",
         notes=remarks,
         numbers={"pairs": pairs},
         charts=(_grid(evaluated),),
     )
 
 
-def _broken(leaks: Leaks, when: str) -> Evidence:
+def _broken(leaks: LeakMatrix, when: str) -> Evidence:
     i, j = leaks.wrong[0]
     most = max(leaks.grid[i][j] for i, j in leaks.wrong)
-    where = f" The samples meet first {leaks.where}." if leaks.where else ""
+    where = f" Samples first mix {leaks.where}." if leaks.where else ""
     return Evidence(
         verdict=Verdict.BROKEN,
-        message=f"Output {i} moves when sample {j} changes, {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
-        f"leak, by up to {format_float(most)} of the greatest output.{where}",
+        message=f"Output {i} changes with sample {j} {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
+        f"leak, by up to {format_float(most)} of the largest output.{where}",
         cause=leaks.where or f"output {i}, sample {j}",
         fix=FIX,
         numbers={"leaking_pairs": len(leaks.wrong), "most": most},
@@ -98,9 +97,9 @@ def _broken(leaks: Leaks, when: str) -> Evidence:
     )
 
 
-def _grid(leaks: Leaks) -> Grid:
+def _grid(leaks: LeakMatrix) -> Grid:
     return Grid(
-        title="How far each output moves",
+        title="Change of each output",
         rows="output of sample",
         columns="input of sample",
         labels=range(len(leaks.grid)),
@@ -109,20 +108,20 @@ def _grid(leaks: Leaks) -> Grid:
     )
 
 
-def _leaks(context: ProofContext, model: nn.Module, batch: Any) -> Leaks:
+def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakMatrix:
     call = context.call(model, batch)
-    B = call_batch_size(call)
+    B = call_batch_norm(call)
     exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
     rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
     for j in range(B):
-        moved = per_sample_outputs(exact.run(_other(exact.call, which, j, B)), B)
+        moved = per_sample_outputs(exact.run(_perturb(exact.call, which, j, B)), B)
         for before, after in zip(rows, moved, strict=True):
             for i, value in enumerate(relative_differences(before, after, 1, exact.tolerance).tolist()):
                 grid[i][j] = max(grid[i][j], value)
     _add_gradients(grid, exact, which)
-    leaks = Leaks(grid=grid, where="")
+    leaks = LeakMatrix(grid=grid, where="")
     if not leaks.wrong:
         return leaks
     _, j = leaks.wrong[0]
@@ -130,15 +129,15 @@ def _leaks(context: ProofContext, model: nn.Module, batch: Any) -> Leaks:
 
     def same(a: Tensor, b: Tensor) -> bool:
         if not a.dim() or a.shape[0] != B or a.shape != b.shape:
-            return True  # of another layout: nothing can be said
+            return True  # another layout: cannot be compared
         return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
     seed = context.target.seed
-    before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
-    return Leaks(grid=grid, where=first_divergence(before, after, same))
+    before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _perturb(exact.call, which, j, B)))
+    return LeakMatrix(grid=grid, where=first_divergence(before, after, same))
 
 
-def _other(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
+def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
         return perturb(leaf, torch.arange(B, device=leaf.device) == j)
 
@@ -146,7 +145,7 @@ def _other(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
 
 
 def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
-    """Add d output i / d input j to the grid, where the input has gradients and the output hangs on it."""
+    """Add d output i / d input j to the grid, where the input has gradients and affects the output."""
     leaves = tensors(exact.call.tree)
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
     if not real:

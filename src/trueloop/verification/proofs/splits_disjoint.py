@@ -1,6 +1,6 @@
 """No sample of the validation set is in the training set.
 
-A sample that is in both is learnt by heart and counted as understood: the validation score is too good by its share.
+A sample in both is memorised and counted as generalisation: the validation score is too good.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from trueloop.verification.proof_context import ProofContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A split, as digests of its samples' contents."""
+class SplitDigests:
+    """Digests of the samples of one split."""
 
     first: dict[bytes, int]
-    """Digest -> number of the first sample with it."""
+    """Digest -> index of the first sample with it."""
     samples: int
-    whole: bool = True
-    """False where time or the number of samples was up."""
+    complete: bool = True
+    """False where the limit of time or samples was reached."""
 
     @property
     def repeated(self) -> float:
-        """Share of samples that another one of the same split repeats."""
+        """Share of samples that repeat another one of the same split."""
         return 1 - len(self.first) / self.samples if self.samples else 0.0
 
 
 def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence:
-    """Compares what the two loaders give by content, every tensor of a sample, and by index where both cut one dataset.
+    """Compare the samples of two loaders by content, and by index where both use subsets of one dataset.
 
     Args:
-        context: of a target with a loader and a held-out one (``val=``).
-        samples: of each, at most.
+        context: context of a target with ``loader`` and ``val``.
+        samples: largest number of samples of each.
     """
     loader, val = context.target.loader, context.target.val
     if loader is None or val is None:
-        raise NotApplicable("There are no two loaders: give loader= and val=.")
+        raise NotApplicable("Two loaders are needed: give loader= and val=.")
     shared = _shared_indices(loader, val)
     train, held = _read(context, loader, samples), _read(context, val, samples)
     if not train.samples or not held.samples:
@@ -73,7 +73,7 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
     if both:
         raise NotApplicable(
             f"{format_percent(share)} of the held-out samples repeat a training sample, but {format_percent(train.repeated)} of the "
-            "training samples repeat one another too: content does not tell samples apart here."
+            "training samples repeat one another too: content does not identify samples here."
         )
     return Evidence(
         verdict=Verdict.HOLDS,
@@ -81,7 +81,7 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
         f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
         charts=(picture,),
-        notes=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),
+        notes=() if train.complete and held.complete else ("The loaders were not read completely within the limits.",),
     )
 
 
@@ -90,25 +90,25 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
         verdict=Verdict.BROKEN,
         message=sentence,
         cause=fault,
-        fix="Split before anything else, by what belongs together (person, document, day), and drop duplicates first.",
+        fix="Remove duplicates, then split before any other step, keeping together what belongs together (person, document, day).",
         numbers=numbers,
         charts=(picture,),
     )
 
 
-def _read(context: ProofContext, loader: Any, most: int) -> Read:
+def _read(context: ProofContext, loader: Any, most: int) -> SplitDigests:
     found: dict[bytes, int] = {}
     count, started = 0, context.clock()
     for digest in _digests(loader):
         if count >= most or (count and context.clock() - started > context.target.seconds / 2):
-            return Read(first=found, samples=count, whole=False)
+            return SplitDigests(first=found, samples=count, complete=False)
         found.setdefault(digest, count)
         count += 1
-    return Read(first=found, samples=count)
+    return SplitDigests(first=found, samples=count)
 
 
 def _digests(loader: Any) -> Iterator[bytes]:
-    """Read the dataset where there is one, whose numbers mean something; else what the loader gives."""
+    """Yield the digests of the dataset's samples where there is a dataset, else of the loader's batches."""
     dataset = getattr(loader, "dataset", None)
     sampler = getattr(loader, "sampler", None)
     chosen = getattr(sampler, "indices", None)
@@ -117,20 +117,20 @@ def _digests(loader: Any) -> Iterator[bytes]:
             yield _digest(dataset[int(index)])
         return
     for batch in loader:
-        count = batch_size(batch)
+        count = batch_norm(batch)
         for index in range(count):
             yield _digest(select_samples(batch, slice(index, index + 1)))
 
 
 def _digest(sample: Any) -> bytes:
-    mark = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     found = [leaf for _, leaf in leaves(sample)]
     for leaf in found:
-        mark.update(str((leaf.dtype, leaf.numel())).encode())
-        mark.update(_bytes(leaf))
-    for plain in _plain(sample):
-        mark.update(plain)
-    return mark.digest()
+        digest.update(str((leaf.dtype, leaf.numel())).encode())
+        digest.update(_bytes(leaf))
+    for plain in _non_tensor_bytes(sample):
+        digest.update(plain)
+    return digest.digest()
 
 
 def _bytes(leaf: Tensor) -> bytes:
@@ -139,16 +139,16 @@ def _bytes(leaf: Tensor) -> bytes:
     return leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b""
 
 
-def _plain(sample: Any) -> Iterator[bytes]:
-    """Yield what is no tensor: arrays, numbers, text, pictures."""
+def _non_tensor_bytes(sample: Any) -> Iterator[bytes]:
+    """Yield the bytes of non-tensor values: arrays, numbers, text, images."""
     if isinstance(sample, Tensor):
         return
     if isinstance(sample, dict):
         for part in cast("dict[Any, Any]", sample).values():
-            yield from _plain(part)
+            yield from _non_tensor_bytes(part)
     elif isinstance(sample, (tuple, list)):
         for part in cast("list[Any]", sample):
-            yield from _plain(part)
+            yield from _non_tensor_bytes(part)
     elif hasattr(sample, "tobytes"):
         yield sample.tobytes()
     elif isinstance(sample, (int, float, str, bytes)):
@@ -163,7 +163,7 @@ def _shared_indices(loader: Any, val: Any) -> list[int]:
 
 
 def _indices(loader: Any) -> tuple[Any, set[int]]:
-    """Return the dataset below all subsets, and which of its indices a loader may draw."""
+    """Return the dataset below all subsets, and the indices of it that a loader may draw."""
     dataset: Any = getattr(loader, "dataset", None)
     if dataset is None or not hasattr(dataset, "__len__"):
         return None, set()

@@ -188,9 +188,9 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   /** @param {any} answer */
-  function ended({ trial, trouble }) {
+  function ended({ trial, error }) {
     stop();
-    if (trouble || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[trouble?.what ?? "The run ended without a message.", trouble?.why, trouble?.fix ?? "Start it again."].filter(Boolean).join(" ")}`);
+    if (error || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[error?.what ?? "The run ended without a message.", error?.why, error?.fix ?? "Start it again."].filter(Boolean).join(" ")}`);
     else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The judge uses other seeds.`);
     else if (trial.end === "found") {
       code.show(text, { hit: trial.found.line });

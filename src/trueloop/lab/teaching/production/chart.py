@@ -107,7 +107,7 @@ _PLANS: Final = (
     _Plan("look", _always("Evaluate on held-out data"), ("look", "evaluate"), 1),
     _Plan("judge", _always("Keep the weights, if they are the best"), ("judge",), 1),
     _Plan("record", _always("Write a record"), ("record", "train loss"), 1),
-    _Plan("keep", _always("Save: beside, then rename"), ("keep", "save"), 1),
+    _Plan("keep", _always("Save to a temporary file, then rename"), ("keep", "save"), 1),
     _Plan("print", _always("Print"), ("print",), 1),
     _Plan("end", _end, ("restore",), 0, "end"),
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One thing that a production loop has and the minimal one has not."""
+    """A component that a production loop adds to the minimal one."""
 
     title: str
     why: str
@@ -28,7 +28,7 @@ COMPONENTS: Final[Mapping[str, Component]] = {
         why="Initial weights, the order of the examples and dropout's masks are the same in every run, so two runs "
         "differ by what you changed and by nothing else.",
         cost="No time. It does not make kernels deterministic: on a GPU use torch.use_deterministic_algorithms too. "
-        "Code that draws from random or numpy wants those seeded as well.",
+        "Code that uses random or numpy needs those seeded as well.",
         without="A change looks better or worse by chance. Seeded inside the loop over epochs, every epoch would "
         "repeat one order.",
         codes=("DAT004", "DAT005"),
@@ -103,7 +103,7 @@ COMPONENTS: Final[Mapping[str, Component]] = {
         why="One line of JSON for each epoch, in a file that is still there tomorrow: losses, rate, gradient norm.",
         cost="One addition per batch. The loss stays on the device until the epoch ends: reading it for every batch "
         "would make the device wait.",
-        without="Nobody knows which run it was. Losses collected with their graph fill the memory.",
+        without="Results cannot be traced to a run. Losses collected with their graph fill the memory.",
         codes=("MEM001",),
     ),
     "progress": Component(

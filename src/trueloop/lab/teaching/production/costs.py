@@ -1,6 +1,6 @@
 """What each component costs: the lines it adds, and the time, as `benchmarks/components.py` has measured it.
 
-The figures lie beside this file, in costs.json, which the benchmark writes.
+The benchmark writes the figures to costs.json in this folder.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Costs:
 @cache
 def costs() -> Costs:
     """Return the figures that came with this version of trueloop."""
-    told = json.loads(resources.files(__name__.rpartition(".")[0]).joinpath("costs.json").read_text(encoding="utf-8"))
-    found = told["found"]
+    data = json.loads(resources.files(__name__.rpartition(".")[0]).joinpath("costs.json").read_text(encoding="utf-8"))
+    found = data["found"]
     names = [name for name in next(iter(found.values())) if name != "minimal loop"]
     names.sort(key=_place)
     rows = tuple(_row(name, found) for name in names)
-    return Costs(rows=rows, measured_on=_measured_on(told["machine"], told["settings"]))
+    return Costs(rows=rows, measured_on=_measured_on(data["machine"], data["settings"]))
 
 
 def _place(name: str) -> int:

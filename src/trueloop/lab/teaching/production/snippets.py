@@ -1,6 +1,6 @@
 """The pieces of the production loop's text above the training loop, in the order in which they stand.
 
-A piece writes itself for one selection, "" where it is not wanted, so nobody has to write 2^10 programs. The pieces of
+A piece writes itself for one selection, "" where it is not needed, instead of 2^10 separate programs. The pieces of
 the training loop itself are in `steps.py`.
 """
 
@@ -126,13 +126,13 @@ def evaluate():
 '''
 SAVE = '''
 def save(state):
-    """Write beside, then rename: a crash leaves the old file or the new one, whole."""
-    beside = CHECKPOINT.with_suffix(".tmp")
-    with beside.open("wb") as file:
+    """Write a temporary file, then rename it: a crash leaves the old or the new file intact."""
+    temporary = CHECKPOINT.with_suffix(".tmp")
+    with temporary.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(CHECKPOINT)
+    temporary.replace(CHECKPOINT)
 '''
 
 

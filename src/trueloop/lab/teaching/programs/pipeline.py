@@ -43,7 +43,7 @@ class Pipeline:
         if self.sampler == "none" and self.made_by == "trueloop":
             raise InvalidConfig(
                 'sampler is "none" and made_by is "trueloop".',
-                why="Without a sampler, DataLoader makes one of torch's.",
+                why="Without a sampler, DataLoader creates its own.",
                 fix="Choose a sampler.",
             )
         if self.buckets and not self.sequences:

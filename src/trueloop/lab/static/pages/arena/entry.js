@@ -102,8 +102,8 @@ function replayed({ then, now, same }) {
 }
 
 /** @param {any} answer */
-function ending({ same, trouble, differing }) {
-  if (trouble) return h("p", { class: "error" }, `${trouble.what} ${trouble.fix}`);
+function ending({ same, error, differing }) {
+  if (error) return h("p", { class: "error" }, `${error.what} ${error.fix}`);
   const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);
   return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), others);
 }
