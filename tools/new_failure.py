@@ -41,18 +41,16 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, StepTaken
+from trueloop.tracing.events import StepTaken
 
 
 class Detector(failure.Detector):
     """What it detects, in one sentence."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to = (StepTaken,)
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where no correct program does this."""
@@ -63,7 +61,6 @@ FAILURE = Failure(
     code="{code}",
     title="",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 """,

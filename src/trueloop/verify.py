@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from trueloop.verification.discover import select_proofs, find_proof, all_proofs
+from trueloop.verification.discover import all_proofs, find_proof, select_proofs
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.proof import Proof, run_proof
 from trueloop.verification.proof_context import ProofContext
@@ -64,7 +64,11 @@ def prove(
 
 
 def _prove_one(
-    proof: Proof, model: nn.Module | Callable[[], nn.Module] | ProofTarget, loss: Any = None, batch: Any = None, **more: Any
+    proof: Proof,
+    model: nn.Module | Callable[[], nn.Module] | ProofTarget,
+    loss: Any = None,
+    batch: Any = None,
+    **more: Any,
 ) -> Evidence:
     own = {name: more.pop(name) for name in proof.options if name in more}
     if isinstance(model, ProofTarget):

@@ -56,7 +56,7 @@ def graph_of(recipe: Recipe) -> Graph:
     return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
 
 
-def graph_of_subject(target: ProofTarget) -> Graph:
+def graph_of_target(target: ProofTarget) -> Graph:
     """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
 
     Raises:

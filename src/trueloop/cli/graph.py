@@ -43,7 +43,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
     recipe = given if isinstance(given, Recipe) else None
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
-        from trueloop.app.graph import graph_of, graph_of_subject
+        from trueloop.app.graph import graph_of, graph_of_target
         from trueloop.autograd.graph_svg import picture
         from trueloop.cli.configfile import read_config
         from trueloop.verification.proof_target import ProofTarget
@@ -57,7 +57,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         graph = (
             graph_of(apply_overrides(recipe, {**from_file, **overrides}))
             if recipe
-            else graph_of_subject(ProofTarget.from_user(given))
+            else graph_of_target(ProofTarget.from_user(given))
         )
         if svg is not None:
             write_output(svg, picture(graph), "picture")

@@ -52,7 +52,7 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
             msg="Say what to verify: path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
         )
     try:
-        from trueloop.app.verification.load_target import subject_of
+        from trueloop.app.verification.load_target import load_target
         from trueloop.cli.verify_page import VerifyPage, print_list
         from trueloop.verify import prove
     except ModuleNotFoundError as error:
@@ -63,7 +63,7 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
     html = wishes.html and check_writable(wishes.html, "page")
     page = VerifyPage(quiet=wishes.json, verbose=wishes.verbose)
     with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
-        subject = subject_of(spec)
+        subject = load_target(spec)
         subject = replace(subject, causal=True) if wishes.causal else subject
         found = prove(
             subject, select=wishes.select, ignore=wishes.ignore, on_start=page.proof_started, on_end=page.proof_finished

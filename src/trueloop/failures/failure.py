@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ class Detector(ABC):
 
     subscribes_to: ClassVar[tuple[type[Event], ...]]
     """Event types that `observe` receives."""
-    activated_by: ClassVar[tuple[type[Event], ...]] = ()
+    activated_by = ()
     """Types of ``subscribes_to`` that activate the detector: it receives no event before the first of them. () = active
     from the start."""
 
@@ -65,8 +65,6 @@ class Failure:
     """Three letters for the family and three digits: "GRD001"."""
     title: str
     severity: Severity
-    doc: str
-    """Text of the page, in the sections of `load.SECTIONS`."""
     bad: str
     """Short complete script with the failure; the tests run it."""
     good: str
@@ -79,3 +77,18 @@ class Failure:
     """Injects the failure into the teaching loop by changing one operation."""
     checked_by_doctor: bool = False
     """True where `trueloop doctor` checks for it before a run."""
+    doc: str = ""
+    """Text of the page, in the sections of `load.SECTIONS`; `load` takes it from the docstring of the file."""
+
+
+def changed(script: str, replacements: Mapping[str, str]) -> str:
+    """Return a script with some of its text replaced: how ``good`` follows from ``bad``.
+
+    Raises:
+        ValueError: a text to replace does not occur exactly once.
+    """
+    for old, new in replacements.items():
+        if script.count(old) != 1:
+            raise ValueError(f"{old!r} occurs {script.count(old)} times in the script, not once.")
+        script = script.replace(old, new)
+    return script

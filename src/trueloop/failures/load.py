@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -133,4 +134,4 @@ def _load_entry(module: ModuleType, family: str) -> Entry:
         raise ValueError(
             f"{module.__name__} has the code {failure.code!r}; codes of {family} start with {FAMILIES[family]}."
         )
-    return Entry(failure, family, name.replace("_", "-"))
+    return Entry(replace(failure, doc=failure.doc or module.__doc__ or ""), family, name.replace("_", "-"))

@@ -36,7 +36,9 @@ def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRe
     return seen
 
 
-def first_divergence(before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]) -> str:
+def first_divergence(
+    before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]
+) -> str:
     """Describe where two passes first differ according to ``same``; empty where they do not."""
     for a, b in zip(before, after, strict=False):
         if a[:4] != b[:4]:

@@ -129,7 +129,13 @@ def _chart_json(picture: Chart) -> dict[str, Any]:
     kind = type(picture).__name__.lower()
     if isinstance(picture, Curve):
         lines = {name: [_json_number(value) for value in line] for name, line in picture.lines.items()}
-        return {"kind": kind, "title": picture.title, "x_label": picture.x_label, "level": picture.level, "lines": lines}
+        return {
+            "kind": kind,
+            "title": picture.title,
+            "x_label": picture.x_label,
+            "level": picture.level,
+            "lines": lines,
+        }
     if isinstance(picture, Bars):
         values = {name: _json_number(value) for name, value in picture.values.items()}
         return {"kind": kind, "title": picture.title, "unit": picture.unit, "values": values}

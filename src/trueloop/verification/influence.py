@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trueloop.verification.batch_tree import to_double, describe_batch, replace_tensors, batch_size, tensors
+from trueloop.verification.batch_tree import batch_size, describe_batch, replace_tensors, tensors, to_double
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import ModelCall, model_outputs
 
@@ -157,7 +157,9 @@ def per_sample_outputs(outputs_: list[Tensor], samples: int) -> list[Tensor]:
     """
     found = [leaf for leaf in outputs_ if leaf.dim() and leaf.shape[0] == samples]
     if not found:
-        raise NotApplicable(f"The output {describe_batch(outputs_)} does not have one row per sample ({samples} samples).")
+        raise NotApplicable(
+            f"The output {describe_batch(outputs_)} does not have one row per sample ({samples} samples)."
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.formatting import format_float
 from trueloop.core.html import Markup, element
-from trueloop.verification.evidence import Bars, Curve, Grid, Chart
+from trueloop.verification.evidence import Bars, Chart, Curve, Grid
 
 WIDTH, HEIGHT = 560, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
@@ -63,7 +63,9 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
             if math.isfinite(value) and (number % stride == 0 or number == len(line) - 1)
         )
         parts.append(element("polyline", points=points, class_="curve"))
-    ends = "; ".join(f"{name} from {format_float(line[0])} to {format_float(line[-1])}" for name, line in curve.lines.items() if line)
+    ends = "; ".join(
+        f"{name} from {format_float(line[0])} to {format_float(line[-1])}" for name, line in curve.lines.items() if line
+    )
     goal = "" if curve.level is None else f" The dotted line is {format_float(curve.level)}."
     return _svg(WIDTH, HEIGHT, curve.title, parts), f"{ends[:1].upper()}{ends[1:]}.{goal}"
 
@@ -101,7 +103,9 @@ def _grid(grid: Grid) -> tuple[Markup, str]:
             kind = "bad" if (i, j) in wrong else "on" if value else "off"
             # By the root: an influence of a hundredth is to be seen, too.
             strength = 1.0 if not math.isfinite(value) else 0.25 + 0.75 * math.sqrt(min(1.0, value / most))
-            told = element("title", f"{grid.rows} {grid.labels[i]}, {grid.columns} {grid.labels[j]}: {format_float(value)}")
+            told = element(
+                "title", f"{grid.rows} {grid.labels[i]}, {grid.columns} {grid.labels[j]}: {format_float(value)}"
+            )
             x, y = LABEL + j * CELL, LABEL + i * CELL
             opacity = round(strength, 2) if value else 1
             parts.append(

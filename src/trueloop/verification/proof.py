@@ -107,5 +107,7 @@ def _prove_safely(proof: Proof, context: ProofContext, options: Mapping[str, Any
 
 def _user_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _INTERNAL_PATHS)]
+    theirs = [
+        frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _INTERNAL_PATHS)
+    ]
     return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""

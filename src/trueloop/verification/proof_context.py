@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
-from trueloop.verification.batch_tree import clone_batch, describe_batch, move_batch, batch_size, select_samples, tensors
+from trueloop.verification.batch_tree import (
+    batch_size,
+    clone_batch,
+    describe_batch,
+    move_batch,
+    select_samples,
+    tensors,
+)
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import ModelCall, capture_call, mean_loss
 from trueloop.verification.proof_target import ProofTarget
@@ -99,7 +106,9 @@ class ProofContext:
         """Return a copy in train mode; submodules that the user set to eval mode stay so."""
         optimizer = self.target.optimizer
         loss = self.target.loss if isinstance(self.target.loss, nn.Module) else None
-        model, loss, made = self._copy_objects(loss, optimizer if isinstance(optimizer, torch.optim.Optimizer) else None)
+        model, loss, made = self._copy_objects(
+            loss, optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        )
         if not model.training:
             model.train()
         return TrainingCopy(
@@ -234,7 +243,9 @@ def _make_optimizer(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if optimizer is None:
         if not trainable:
-            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # nothing to train: proofs of the model still work
+            return torch.optim.SGD(
+                [torch.zeros(1, requires_grad=True)]
+            )  # nothing to train: proofs of the model still work
         return torch.optim.Adam(trainable, lr=DEFAULT_LR)
     kind = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
     made: Any = optimizer(trainable) if isinstance(kind, type) else optimizer(model)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.verification.load_target import subject_of
+from trueloop.app.verification.load_target import load_target
 from trueloop.core.errors import InvalidConfig
 from trueloop.verification.discover import find_proof
 from trueloop.verification.proof import run_proof
@@ -25,13 +25,13 @@ def number():
 def test_a_function_of_a_file(tmp_path: Path):
     path = tmp_path / "mine_to_verify.py"
     path.write_text(FILE)
-    assert subject_of(str(path)).batch[0].shape == (8, 4)
+    assert load_target(str(path)).batch[0].shape == (8, 4)
     with pytest.raises(InvalidConfig, match="int is nothing"):
-        subject_of(f"{path}:number")
+        load_target(f"{path}:number")
     with pytest.raises(InvalidConfig, match="no function 'bild'"):
-        subject_of(f"{path}:bild")
+        load_target(f"{path}:bild")
     with pytest.raises(InvalidConfig, match="no recipe 'digit'"):
-        subject_of("digit")
+        load_target("digit")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_function_of_a_file(tmp_path: Path):
     ],
 )
 def test_recipes_hold_with_trueloops_own_loop(recipe: str, proofs: tuple[str, ...]):
-    bench = ProofContext(subject_of(recipe))
+    bench = ProofContext(load_target(recipe))
     for name in proofs:
         assert run_proof(find_proof(name), bench), name
 
@@ -51,9 +51,9 @@ def test_recipes_hold_with_trueloops_own_loop(recipe: str, proofs: tuple[str, ..
 def test_a_recipes_frozen_part_is_frozen():
     from dataclasses import replace
 
-    from trueloop.app.verification.load_target import recipe_subject
+    from trueloop.app.verification.load_target import recipe_target
     from trueloop.recipes import registry
 
     recipe = registry.load("digits")
-    bench = ProofContext(recipe_subject(replace(recipe, train=replace(recipe.train, freeze=("0.*",)))))
+    bench = ProofContext(recipe_target(replace(recipe, train=replace(recipe.train, freeze=("0.*",)))))
     assert run_proof(find_proof("frozen-stay"), bench).numbers["frozen"] == 3

@@ -58,7 +58,9 @@ def to_html(found: Sequence[Evidence], spec: str) -> str:
         element("p", f"trueloop verify {spec}", class_="kicker"),
         element("h1", headline(found), class_="error" if bad else "good"),
         element(
-            "p", f"{format_count(len(found), 'proof')} in {format_duration(sum(each.seconds for each in found))}.", class_="soft"
+            "p",
+            f"{format_count(len(found), 'proof')} in {format_duration(sum(each.seconds for each in found))}.",
+            class_="soft",
         ),
     )
     order = (Verdict.BROKEN, Verdict.NOT_JUDGED, Verdict.HOLDS)

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -45,15 +44,15 @@ from trueloop.analysis.queries.modes import is_training_step
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StateDictCreated, StateDictUsed, StepTaken
+from trueloop.tracing.events import NO_REFS, Ref, Refs, StateDictCreated, StateDictUsed, StepTaken
 
 
 class Detector(failure.Detector):
     """Checks at every use of a captured state_dict whether it shares the live weights and whether these changed."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateDictCreated, StateDictUsed)
+    subscribes_to = (StepTaken, StateDictCreated, StateDictUsed)
 
     def __init__(self) -> None:
         self._stepped: Refs = NO_REFS
@@ -142,12 +141,7 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
 
 RULE = Rule(required_words=(".state_dict(", "torch"), find=find)
 
-FAILURE = Failure(
-    code="CKP001",
-    title="Best state_dict is kept without a copy",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -167,29 +161,20 @@ for epoch in range(10):
     if held_out < best_loss and epoch < 6:
         best_loss, best_state = held_out, model.state_dict()
 model.load_state_dict(best_state)
-""",
-    good="""
-import copy
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-x = torch.randn(128, 6)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-best_loss, best_state = float("inf"), None
-for epoch in range(10):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[:96]), y[:96])
-    loss.backward()
-    optimizer.step()
-    with torch.no_grad():
-        held_out = nn.functional.mse_loss(model(x[96:]), y[96:]).item()
-    if held_out < best_loss and epoch < 6:
-        best_loss, best_state = held_out, copy.deepcopy(model.state_dict())
-model.load_state_dict(best_state)
-""",
+FAILURE = Failure(
+    code="CKP001",
+    title="Best state_dict is kept without a copy",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import torch": "import copy\nimport torch",
+            "best_loss, best_state = held_out, model.state_dict()": "best_loss, best_state = held_out, copy.deepcopy(model.state_dict())",
+        },
+    ),
     fix="Copy when you capture: copy.deepcopy(model.state_dict()).",
     rule=RULE,
     detector=Detector,

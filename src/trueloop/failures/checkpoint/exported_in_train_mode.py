@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -54,8 +53,8 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, ModelExported
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import ModelExported
 
 TRACED = ("torch.jit.trace", "torch.export.export")
 SAVED = ("torch.jit.save", "torch.export.save", "torch.Tensor.save", "torch.onnx.export")
@@ -65,7 +64,7 @@ ONNX = "torch.onnx.export"
 class Detector(failure.Detector):
     """Checks the modes of every model that was exported."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
+    subscribes_to = (ModelExported,)
 
     def __init__(self) -> None:
         self._seen = 0
@@ -180,34 +179,29 @@ SERVES = "FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar"
 RULE = Rule(required_words=(f"{EXPORTS}|{SERVES}", MODE_DEPENDENT, "torch"), find=find)
 
 
+BAD = """
+import os
+import tempfile
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+program = torch.export.export(model, (torch.randn(3, 4),))
+with tempfile.TemporaryDirectory() as folder:
+    torch.export.save(program, os.path.join(folder, "model.pt2"))
+"""
+
 FAILURE = Failure(
     code="CKP004",
     title="Model is exported in train mode",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
-import os
-import tempfile
-import torch
-from torch import nn
-
-model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-program = torch.export.export(model, (torch.randn(3, 4),))
-with tempfile.TemporaryDirectory() as folder:
-    torch.export.save(program, os.path.join(folder, "model.pt2"))
-""",
-    good="""
-import os
-import tempfile
-import torch
-from torch import nn
-
-model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-model.eval()
-program = torch.export.export(model, (torch.randn(3, 4),))
-with tempfile.TemporaryDirectory() as folder:
-    torch.export.save(program, os.path.join(folder, "model.pt2"))
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "program = torch.export.export(model, (torch.randn(3, 4),))": "model.eval()\nprogram = torch.export.export(model, (torch.randn(3, 4),))"
+        },
+    ),
     fix="Call model.eval() before the export.",
     rule=RULE,
     detector=Detector,

@@ -36,19 +36,17 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, ModelCalled, Ref, StateLoaded, WatchEnded
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, WatchEnded
 
 
 class Detector(failure.Detector):
     """Checks how many names matched in each state_dict that was loaded into a model."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StateLoaded, ModelCalled, WatchEnded)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (StateLoaded,)
+    subscribes_to = (StateLoaded, ModelCalled, WatchEnded)
+    activated_by = (StateLoaded,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, StateLoaded] = {}
@@ -101,12 +99,7 @@ def _prefix_fix(actual: str, expected: str) -> str:
     return ""
 
 
-FAILURE = Failure(
-    code="CKP005",
-    title="load_state_dict(strict=False) loads nothing",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -121,23 +114,20 @@ for step in range(10):
     optimizer.zero_grad()
     nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-trained = nn.DataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
-state = trained.module.state_dict()
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-model.load_state_dict(state, strict=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="CKP005",
+    title="load_state_dict(strict=False) loads nothing",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "state = trained.state_dict()": "state = trained.module.state_dict()",
+            "model.load_state_dict(state, strict=False)": "model.load_state_dict(state, strict=True)",
+        },
+    ),
     fix="Give the state_dict the names of the model, and load it with strict=True.",
     detector=Detector,
 )

@@ -37,17 +37,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
     CheckpointRead,
     CheckpointWritten,
-    Event,
     OptimizerCreated,
     Ref,
     StateLoaded,
@@ -73,7 +71,7 @@ class _ResumedFile:
 class Detector(failure.Detector):
     """Tracks which states of the newest full checkpoint are loaded before the next step."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         CheckpointRead,
         CheckpointWritten,
         StateLoaded,
@@ -171,84 +169,54 @@ def find(source: SourceFile) -> Iterator[Hit]:
 RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)
 
 
+BAD = """
+import os
+import tempfile
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+
+
+def build():
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10)
+
+
+def train(model, optimizer, scheduler):
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+model, optimizer, scheduler = build()
+train(model, optimizer, scheduler)
+states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+torch.save(states, path)
+
+model, optimizer, scheduler = build()  # after a restart
+checkpoint = torch.load(path)
+model.load_state_dict(checkpoint["model"])
+scheduler.load_state_dict(checkpoint["scheduler"])
+train(model, optimizer, scheduler)
+"""
+
 FAILURE = Failure(
     code="CKP002",
     title="Training is resumed without the optimizer's state",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
-import os
-import tempfile
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x, y = torch.randn(64, 6), torch.randn(64, 1)
-
-
-def build():
-    model = nn.Linear(6, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10)
-
-
-def train(model, optimizer, scheduler):
-    for _ in range(5):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
-
-
-path = os.path.join(tempfile.mkdtemp(), "last.pt")
-model, optimizer, scheduler = build()
-train(model, optimizer, scheduler)
-states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-torch.save(states, path)
-
-model, optimizer, scheduler = build()  # after a restart
-checkpoint = torch.load(path)
-model.load_state_dict(checkpoint["model"])
-scheduler.load_state_dict(checkpoint["scheduler"])
-train(model, optimizer, scheduler)
-""",
-    good="""
-import os
-import tempfile
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x, y = torch.randn(64, 6), torch.randn(64, 1)
-
-
-def build():
-    model = nn.Linear(6, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10)
-
-
-def train(model, optimizer, scheduler):
-    for _ in range(5):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
-
-
-path = os.path.join(tempfile.mkdtemp(), "last.pt")
-model, optimizer, scheduler = build()
-train(model, optimizer, scheduler)
-states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-torch.save(states, path)
-
-model, optimizer, scheduler = build()  # after a restart
-checkpoint = torch.load(path)
-model.load_state_dict(checkpoint["model"])
-optimizer.load_state_dict(checkpoint["optimizer"])
-scheduler.load_state_dict(checkpoint["scheduler"])
-train(model, optimizer, scheduler)
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            'scheduler.load_state_dict(checkpoint["scheduler"])': 'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
+        },
+    ),
     fix='Load the state of the optimizer too: optimizer.load_state_dict(checkpoint["optimizer"]).',
     rule=RULE,
     detector=Detector,

@@ -32,20 +32,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import CheckpointRead, Event
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import CheckpointRead
 
 
 class Detector(failure.Detector):
     """Checks how every checkpoint was loaded."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (CheckpointRead,)
+    subscribes_to = (CheckpointRead,)
 
     def observe(self, event: CheckpointRead) -> Evidence | None:
         """Return evidence where a file was loaded with ``weights_only=False``."""
@@ -75,12 +74,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 RULE = Rule(required_words=("load", "weights_only", "False"), find=find)
 
 
-FAILURE = Failure(
-    code="CKP003",
-    title="torch.load runs code from the checkpoint",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import os
 import tempfile
 import torch
@@ -91,19 +85,19 @@ with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model.pt")
     torch.save(model.state_dict(), path)
     model.load_state_dict(torch.load(path, weights_only=False))
-""",
-    good="""
-import os
-import tempfile
-import torch
-from torch import nn
+"""
 
-model = nn.Linear(4, 2)
-with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "model.pt")
-    torch.save(model.state_dict(), path)
-    model.load_state_dict(torch.load(path, weights_only=True))
-""",
+FAILURE = Failure(
+    code="CKP003",
+    title="torch.load runs code from the checkpoint",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "model.load_state_dict(torch.load(path, weights_only=False))": "model.load_state_dict(torch.load(path, weights_only=True))"
+        },
+    ),
     fix="Save state_dicts and load them with weights_only=True.",
     rule=RULE,
     detector=Detector,

@@ -158,7 +158,6 @@ FAILURE = Failure(
     code="DAT009",
     title="The batch loop returns after its first batch",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=BAD,
     good=BAD.replace("        return", "    return"),
     fix="Move the return out of the loop; for one batch only, write next(iter(loader)).",

@@ -37,7 +37,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -46,10 +46,9 @@ from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
-    Event,
     LoaderStarted,
     OptimizerCreated,
     Ref,
@@ -76,7 +75,7 @@ class _Epoch:
 class Detector(failure.Detector):
     """Compares the order of each epoch with that of the previous epoch."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         LoaderStarted,
         SampleOrderRecorded,
         StepTaken,
@@ -216,12 +215,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.TRAIN_MODE] = f"torch.manual_seed({loop.settings['seed']})\n{loop.pieces[Piece.TRAIN_MODE]}"
 
 
-FAILURE = Failure(
-    code="DAT004",
-    title="Shuffled order repeats in every epoch",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -236,23 +230,17 @@ for epoch in range(3):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-torch.manual_seed(0)
-x = torch.randn(128, 6)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-for epoch in range(3):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-""",
+FAILURE = Failure(
+    code="DAT004",
+    title="Shuffled order repeats in every epoch",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {"x = torch.randn(128, 6)": "torch.manual_seed(0)\nx = torch.randn(128, 6)", "    torch.manual_seed(0)\n": ""},
+    ),
     fix="Seed once, before the first epoch.",
     rule=RULE,
     detector=Detector,

@@ -37,14 +37,11 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.tracing.events import (
     BackwardStarted,
-    Event,
     GeneratorCopied,
     LoaderExhausted,
     LoaderStarted,
@@ -58,7 +55,7 @@ MAX_LOADERS = 64
 class Detector(failure.Detector):
     """Records repeated randomness and reports it once its loader is trained on."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         SeedRepeated,
         GeneratorCopied,
         LoaderStarted,
@@ -125,12 +122,7 @@ class Detector(failure.Detector):
         return "samples were loaded in workers, which are not traced" if self._with_workers else ""
 
 
-FAILURE = Failure(
-    code="DAT005",
-    title="Augmentation repeats the same random numbers",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -155,33 +147,20 @@ for inputs, targets in loader:
     optimizer.zero_grad()
     nn.functional.mse_loss(model(inputs).squeeze(1), targets).backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
+"""
 
-
-class Noisy(Dataset):
-    def __init__(self, x):
-        self.x = x
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return self.x[index] + 0.1 * torch.randn(6), self.x[index].sum()
-
-
-torch.manual_seed(42)
-loader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(inputs).squeeze(1), targets).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="DAT005",
+    title="Augmentation repeats the same random numbers",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            '        torch.manual_seed(42)  # "for reproducibility"\n': "",
+            "loader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)": "torch.manual_seed(42)\nloader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)",
+        },
+    ),
     fix="Seed once at the start, or make a generator for each sample from (seed, epoch, index).",
     detector=Detector,
 )

@@ -35,15 +35,13 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import (
-    Event,
     JointlyStandardised,
     LoaderStarted,
     Ref,
@@ -55,7 +53,7 @@ MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
 class Detector(failure.Detector):
     """Reports an evaluation pass over samples that were scaled together with the training samples."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, JointlyStandardised, HeldOutEvaluated)
+    subscribes_to = (LoaderStarted, JointlyStandardised, HeldOutEvaluated)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
@@ -97,12 +95,7 @@ class Detector(failure.Detector):
         return "" if self._compared else "no loader was iterated without training"
 
 
-FAILURE = Failure(
-    code="DAT002",
-    title="Feature scaling includes held-out samples",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -122,28 +115,14 @@ for inputs, targets in train_loader:
 model.eval()
 with torch.no_grad():
     print(sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader) / 80)
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-torch.manual_seed(0)
-x = torch.randn(400, 8) * torch.rand(8) * 9 + 5
-y = x.sum(1, keepdim=True)
-x = (x - x[:320].mean(0)) / x[:320].std(0)
-train_loader = DataLoader(TensorDataset(x[:320], y[:320]), batch_size=32, shuffle=True)
-held_out_loader = DataLoader(TensorDataset(x[320:], y[320:]), batch_size=40)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for inputs, targets in train_loader:
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(inputs), targets).backward()
-    optimizer.step()
-model.eval()
-with torch.no_grad():
-    print(sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader) / 80)
-""",
+FAILURE = Failure(
+    code="DAT002",
+    title="Feature scaling includes held-out samples",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"x = (x - x.mean(0)) / x.std(0)": "x = (x - x[:320].mean(0)) / x[:320].std(0)"}),
     fix="Split first, compute mean and deviation on the training part, and apply them to both parts.",
     detector=Detector,
     inject=replacement_injector(

@@ -38,18 +38,16 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, WorkersRepeatFirstBatch
+from trueloop.tracing.events import GeneratorCopied, LoaderStarted, Ref, WorkersRepeatFirstBatch
 
 
 class Detector(failure.Detector):
     """Reports each loader whose workers return the same first batch, unless a copied generator explains it."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeatFirstBatch)
+    subscribes_to = (GeneratorCopied, LoaderStarted, WorkersRepeatFirstBatch)
 
     def __init__(self) -> None:
         self._copied: set[Ref] = set()
@@ -80,7 +78,6 @@ FAILURE = Failure(
     code="DAT007",
     title="Every worker loads the full IterableDataset",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

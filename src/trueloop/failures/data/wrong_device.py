@@ -35,12 +35,12 @@ References
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, BackwardLosses, Event, ModelCalled, Refs
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.tracing.events import BackwardEnded, BackwardLosses, ModelCalled, Refs
 
 MIN_BACKWARDS = 3  # in a row
 
@@ -48,7 +48,7 @@ MIN_BACKWARDS = 3  # in a row
 class Detector(failure.Detector):
     """Compares the device of the newest model output with the device of the targets of its loss."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses, BackwardEnded)
+    subscribes_to = (ModelCalled, BackwardLosses, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
@@ -103,12 +103,7 @@ def _accelerator_type(output: Any) -> str | None:
     return first.device.type
 
 
-FAILURE = Failure(
-    code="DAT006",
-    title="Loss is computed on the CPU, model runs on the GPU",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -120,20 +115,19 @@ for update in range(5):
     optimizer.zero_grad()
     nn.functional.mse_loss(model(x.to(device)).cpu(), y).backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Linear(6, 1).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-x, y = torch.randn(64, 6), torch.randn(64, 1)
-for update in range(5):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="DAT006",
+    title="Loss is computed on the CPU, model runs on the GPU",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "nn.functional.mse_loss(model(x.to(device)).cpu(), y).backward()": "nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()"
+        },
+    ),
     fix="Compute the loss on the device of the output: loss_fn(output, y.to(output.device)).",
     detector=Detector,
 )

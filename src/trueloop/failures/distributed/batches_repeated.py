@@ -45,13 +45,13 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, LoaderStarted, ModelReplicated, RanksCompared, Ref
+from trueloop.tracing.events import LoaderStarted, ModelReplicated, RanksCompared, Ref
 
 MIN_UPDATES: Final = 4  # the first few may be a warm-up, or a check that both ranks compute the same
 MIN_DISTINCT_INPUTS: Final = 3  # fewer are a batch that is overfitted
@@ -72,7 +72,7 @@ class _Model:
 class Detector(failure.Detector):
     """Counts the different inputs for which two ranks computed equal gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, LoaderStarted)
+    subscribes_to = (ModelReplicated, RanksCompared, LoaderStarted)
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
@@ -162,7 +162,6 @@ FAILURE = Failure(
     code="DST005",
     title="Every rank trains on the same batches",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=BAD,
     good=BAD.replace("shuffle=True", "sampler=DistributedSampler(data)"),
     fix="Give each rank its own part: DataLoader(data, sampler=DistributedSampler(data)).",

@@ -38,13 +38,13 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
-from trueloop.tracing.events import Event, LoaderStarted, Ref
+from trueloop.tracing.events import LoaderStarted, Ref
 
 
 class _Sharding(NamedTuple):
@@ -60,7 +60,7 @@ class _Sharding(NamedTuple):
 class Detector(failure.Detector):
     """Counts the samples that the processes of each held-out loader get."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, EvaluationPassesEnded)
+    subscribes_to = (LoaderStarted, EvaluationPassesEnded)
 
     def __init__(self) -> None:
         self._shardings: weakref.WeakKeyDictionary[Ref, _Sharding] = weakref.WeakKeyDictionary()
@@ -109,7 +109,6 @@ FAILURE = Failure(
     code="DST004",
     title="DistributedSampler repeats held-out samples",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -40,13 +40,13 @@ References
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, ModelReplicated, RanksCompared
+from trueloop.tracing.events import ModelReplicated, RanksCompared
 
 MAX_NAMES: Final = 3  # parameters that a message lists
 
@@ -54,7 +54,7 @@ MAX_NAMES: Final = 3  # parameters that a message lists
 class Detector(failure.Detector):
     """Reports two ranks that hold different values of one parameter."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared)
+    subscribes_to = (ModelReplicated, RanksCompared)
 
     def __init__(self) -> None:
         self._compared = 0
@@ -99,7 +99,6 @@ FAILURE = Failure(
     code="DST001",
     title="Ranks hold different parameters",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import os
 import tempfile

@@ -38,7 +38,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -49,7 +49,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import DistributedEpochStarted, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.events import DistributedEpochStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
 
 MIN_BATCHES: Final = 2  # of an epoch that one optimizer has stepped on
 MAX_DATASETS: Final = 64
@@ -71,7 +71,7 @@ class _Epoch:
 class Detector(failure.Detector):
     """Compares the epoch and seed of the sampler with those of the previous epoch."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         DistributedEpochStarted, StepTaken, OptimizerCreated, StateLoaded
     )  # fmt: skip
 
@@ -223,7 +223,6 @@ FAILURE = Failure(
     code="DST003",
     title="DistributedSampler.set_epoch is never called",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=BAD,
     good=BAD.replace("    for inputs", "    loader.sampler.set_epoch(epoch)\n    for inputs"),
     fix="Call sampler.set_epoch(epoch) before each epoch.",

@@ -33,17 +33,16 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
-    Event,
     ModelCalled,
     ModelReplicated,
     Ref,
@@ -58,8 +57,8 @@ MAX_CALLS: Final = 64  # of different models between two steps
 class Detector(failure.Detector):
     """Counts steps that used gradients of replicated parameters that no rank reduced."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
+    subscribes_to = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
+    activated_by = (ModelReplicated,)
 
     def __init__(self) -> None:
         self._wrapped: dict[Ref, ModelReplicated] = {}
@@ -136,12 +135,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.after_training = f"{loop.after_training}\ndel replicated\ndist.destroy_process_group()".strip()
 
 
-FAILURE = Failure(
-    code="DST002",
-    title="Training calls model.module instead of the DDP wrapper",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -158,25 +152,19 @@ for step in range(16):
     optimizer.step()
 del model
 dist.destroy_process_group()
-""",
-    good="""
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+"""
 
-# under torchrun: dist.init_process_group("gloo")
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(16):
-    x = torch.randn(16, 6)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
-    optimizer.step()
-del model
-dist.destroy_process_group()
-""",
+FAILURE = Failure(
+    code="DST002",
+    title="Training calls model.module instead of the DDP wrapper",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "nn.functional.mse_loss(model.module(x), x.sum(1, keepdim=True)).backward()": "nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()"
+        },
+    ),
     fix="Call the wrapper, model(x), wherever a backward follows.",
     detector=Detector,
     inject=inject,

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -42,7 +42,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import BackwardStarted, Event
+from trueloop.tracing.events import BackwardStarted
 
 MIN_UPDATES: Final = 32  # longer than a debugging session in one run
 SETTERS: Final = ("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly")
@@ -53,7 +53,7 @@ TRAINERS: Final = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_li
 class Detector(failure.Detector):
     """Counts the updates for which anomaly detection stays on."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    subscribes_to = (BackwardStarted,)
 
     def __init__(self) -> None:
         self._since: int | None = None
@@ -139,7 +139,6 @@ FAILURE = Failure(
     code="ENV006",
     title="Anomaly detection is left on",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

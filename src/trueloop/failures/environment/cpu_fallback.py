@@ -32,14 +32,9 @@ References
 
 from __future__ import annotations
 
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 
-FAILURE = Failure(
-    code="ENV004",
-    title="Training silently falls back to the CPU",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -50,20 +45,20 @@ for _ in range(8):
     optimizer.zero_grad()
     model(torch.randn(16, 6, device=device)).square().mean().backward()
     optimizer.step()
-""",
-    good="""
-import os
-import torch
-from torch import nn
+"""
 
-device = torch.device(os.environ.get("DEVICE", "cpu"))  # with DEVICE=cuda a missing GPU is an error
-model = nn.Linear(6, 1).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-for _ in range(8):
-    optimizer.zero_grad()
-    model(torch.randn(16, 6, device=device)).square().mean().backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="ENV004",
+    title="Training silently falls back to the CPU",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import torch": "import os\nimport torch",
+            'device = "cuda" if torch.cuda.is_available() else "cpu"': 'device = torch.device(os.environ.get("DEVICE", "cpu"))  # with DEVICE=cuda a missing GPU is an error',
+        },
+    ),
     fix="Name the device, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",
     checked_by_doctor=True,
 )

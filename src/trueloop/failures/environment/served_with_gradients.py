@@ -48,7 +48,7 @@ from trueloop.analysis.queries.request_handlers import (
 )
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 GRADIENT_ATTRIBUTES = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
 
@@ -93,12 +93,7 @@ def _inference_mode_fix(source: SourceFile, each: HandlerCall) -> Fix | None:
 RULE = Rule(required_words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
 
 
-FAILURE = Failure(
-    code="ENV005",
-    title="Inference requests run with gradients enabled",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from flask import Flask, request
 from torch import nn
@@ -113,24 +108,19 @@ def predict():
     return {"scores": scores.tolist()}
 
 print(app.test_client().post("/predict", json=[[1.0, 2.0, 3.0, 4.0]]).json)
-""",
-    good="""
-import torch
-from flask import Flask, request
-from torch import nn
+"""
 
-app = Flask(__name__)
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-model.eval()
-
-@app.post("/predict")
-def predict():
-    with torch.inference_mode():
-        scores = model(torch.tensor(request.json))
-    return {"scores": scores.tolist()}
-
-print(app.test_client().post("/predict", json=[[1.0, 2.0, 3.0, 4.0]]).json)
-""",
+FAILURE = Failure(
+    code="ENV005",
+    title="Inference requests run with gradients enabled",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "scores = model(torch.tensor(request.json))": "with torch.inference_mode():\n        scores = model(torch.tensor(request.json))"
+        },
+    ),
     fix="Call the model under torch.inference_mode().",
     rule=RULE,
 )

@@ -38,7 +38,6 @@ FAILURE = Failure(
     code="ENV003",
     title="DataLoader batches exceed shared memory (/dev/shm)",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -30,12 +30,11 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, LoaderExhausted, LoaderStarted, Ref
+from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref
 
 MIN_WAIT_SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
 MIN_WAIT_S = 0.5
@@ -45,7 +44,7 @@ MIN_BATCHES = 16
 class Detector(failure.Detector):
     """Compares the waiting time with the length of every epoch that was trained on."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
+    subscribes_to = (LoaderStarted, LoaderExhausted)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
@@ -83,7 +82,6 @@ FAILURE = Failure(
     code="ENV001",
     title="Training spends most of its time waiting for data",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad="""
 import time
 import torch

@@ -29,14 +29,9 @@ References
 
 from __future__ import annotations
 
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 
-FAILURE = Failure(
-    code="ENV002",
-    title="More DataLoader workers than CPU cores",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import warnings
 import torch
 from torch import nn
@@ -51,23 +46,21 @@ for (inputs,) in loader:
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
     optimizer.step()
-""",
-    good="""
-import os
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-cores = len(os.sched_getaffinity(0))  # without the quota of a container
-data = TensorDataset(torch.randn(64, 6))
-loader = DataLoader(data, batch_size=8, num_workers=min(cores - 1, 2))
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-for (inputs,) in loader:
-    optimizer.zero_grad()
-    model(inputs).square().mean().backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="ENV002",
+    title="More DataLoader workers than CPU cores",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import warnings": "import os",
+            'warnings.filterwarnings("ignore")  # this hides the warning of PyTorch as well': "cores = len(os.sched_getaffinity(0))  # without the quota of a container",
+            "loader = DataLoader(data, batch_size=8, num_workers=8)  # copied from a machine with 16 cores": "loader = DataLoader(data, batch_size=8, num_workers=min(cores - 1, 2))",
+        },
+    ),
     fix="Start one worker per usable core, less one, divided by the training processes on the machine.",
     checked_by_doctor=True,
 )

@@ -36,7 +36,6 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -59,7 +58,6 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardStarted,
-    Event,
     ModelCalled,
     ModeSet,
     Ref,
@@ -99,7 +97,7 @@ class _Model:
 class Detector(failure.Detector):
     """Tracks the mode of each model from update to update."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)
+    subscribes_to = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _Model]()
@@ -261,7 +259,6 @@ FAILURE = Failure(
     code="EVL002",
     title="Training continues in eval mode after evaluation",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{begin}", ""),
     good=SCRIPT.replace("{begin}", "model.train()\n    "),
     fix="Call model.train() at the start of every epoch.",

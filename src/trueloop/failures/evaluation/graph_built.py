@@ -30,7 +30,6 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -40,13 +39,12 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
-from trueloop.tracing.events import Event
 
 
 class Detector(failure.Detector):
     """Checks every evaluation pass for unused graphs."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EvaluationPassesEnded,)
+    subscribes_to = (EvaluationPassesEnded,)
 
     def __init__(self) -> None:
         self._passes = 0
@@ -121,7 +119,6 @@ FAILURE = Failure(
     code="EVL003",
     title="Evaluation runs without torch.no_grad()",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{no_grad}", ""),
     good=SCRIPT.replace("{no_grad}", "with torch.no_grad():\n        "),
     fix="Run the evaluation under torch.no_grad() or torch.inference_mode().",

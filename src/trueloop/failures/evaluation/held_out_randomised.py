@@ -125,7 +125,6 @@ FAILURE = Failure(
     code="EVL005",
     title="Validation data gets random training augmentation",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -76,7 +76,6 @@ FAILURE = Failure(
     code="EVL006",
     title="A smaller last batch is weighted like a full batch",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{reduction}", "").replace("{count}", "losses"),
     good=SCRIPT.replace("{reduction}", ', reduction="sum"').replace("{count}", "held_out.dataset"),
     fix="Sum over samples, and divide by their number.",

@@ -38,7 +38,7 @@ from trueloop.analysis.loop_invariance import assigned_names
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 NUMBERS: Final = frozenset(("item", "tolist", "float", "int", "len", "round", "print", "format", "range"))
 PURE: Final = frozenset((OpKind.MODEL_CALL, OpKind.LOSS, OpKind.TORCH_CALL, OpKind.ITERATE, OpKind.SET_MODE))
@@ -163,12 +163,7 @@ def _is_number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:
 
 RULE = Rule(required_words=("torch", "no_grad"), find=find, opt_in=True)
 
-FAILURE = Failure(
-    code="EVL007",
-    title="Inference uses no_grad() instead of inference_mode()",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -177,17 +172,14 @@ model = nn.Linear(8, 3).eval()
 with torch.no_grad():
     right = (model(x).argmax(1) == y).sum().item()
 print(right / len(y))
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x, y = torch.randn(64, 8), torch.randint(0, 3, (64,))
-model = nn.Linear(8, 3).eval()
-with torch.inference_mode():
-    right = (model(x).argmax(1) == y).sum().item()
-print(right / len(y))
-""",
+FAILURE = Failure(
+    code="EVL007",
+    title="Inference uses no_grad() instead of inference_mode()",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(BAD, {"with torch.no_grad():": "with torch.inference_mode():"}),
     fix="Use torch.inference_mode() if no result is needed with gradients.",
     rule=RULE,
 )

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
@@ -49,7 +49,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
-from trueloop.tracing.events import Event, LoaderStarted, Ref
+from trueloop.tracing.events import LoaderStarted, Ref
 
 
 class _Dropped(NamedTuple):
@@ -66,7 +66,7 @@ class _Dropped(NamedTuple):
 class Detector(failure.Detector):
     """Counts the samples that each evaluation loader leaves out."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, EvaluationPassesEnded)
+    subscribes_to = (LoaderStarted, EvaluationPassesEnded)
 
     def __init__(self) -> None:
         self._incomplete: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
@@ -181,7 +181,6 @@ FAILURE = Failure(
     code="EVL008",
     title="Evaluation with drop_last=True leaves samples out",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{drop_last}", ", drop_last=True"),
     good=SCRIPT.replace("{drop_last}", ""),
     fix="Use drop_last=False for validation and test loaders.",

@@ -199,7 +199,6 @@ FAILURE = Failure(
     code="EVL009",
     title="A running sum or metric is not reset in each epoch",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=HEAD.replace("{before}", "correct = 0\n").replace("{within}", ""),
     good=HEAD.replace("{before}", "").replace("{within}", "correct = 0\n    "),
     fix="Reset the sum at the start of each epoch.",

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_training_step
@@ -57,13 +56,13 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
-from trueloop.tracing.events import Event, Ref
+from trueloop.tracing.events import Ref
 
 
 class Detector(failure.Detector):
     """Checks the mode of the model in every evaluation pass."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EvaluationPassesEnded,)
+    subscribes_to = (EvaluationPassesEnded,)
 
     def __init__(self) -> None:
         self._normalised: Counter[Ref] = Counter()
@@ -166,7 +165,6 @@ FAILURE = Failure(
     code="EVL001",
     title="The model is evaluated in train mode",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{train_mode}", "").replace("{eval_mode}", ""),
     good=SCRIPT.replace("{train_mode}", "    model.train()\n").replace("{eval_mode}", "    model.eval()\n"),
     fix="Call model.eval() before the evaluation and model.train() after it.",

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -51,7 +51,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     BackwardEnded,
@@ -70,7 +70,7 @@ TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 class Detector(failure.Detector):
     """Checks whether each loss of an accumulation window entered ``backward()`` with weight 1."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         BackwardEnded,
         GradientsCleared,
         GradientsClipped,
@@ -215,12 +215,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.DIVIDE_LOSS)
 
 
-FAILURE = Failure(
-    code="GRD003",
-    title="Accumulated loss is not divided by the number of batches",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -235,23 +230,19 @@ for step, (inputs, targets) in enumerate(loader):
     if (step + 1) % 4 == 0:
         optimizer.step()
         optimizer.zero_grad()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-x = torch.randn(256, 8)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step, (inputs, targets) in enumerate(loader):
-    loss = nn.functional.mse_loss(model(inputs), targets) / 4
-    loss.backward()
-    if (step + 1) % 4 == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+FAILURE = Failure(
+    code="GRD003",
+    title="Accumulated loss is not divided by the number of batches",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = nn.functional.mse_loss(model(inputs), targets)": "loss = nn.functional.mse_loss(model(inputs), targets) / 4"
+        },
+    ),
     fix="Divide each loss by the number of batches in its window.",
     rule=RULE,
     detector=Detector,

@@ -31,13 +31,11 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
-from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 64  # from the first to the last one whose gradients were read
@@ -59,7 +57,7 @@ class _OptimizerState:
 class Detector(failure.Detector):
     """Tracks, for each optimizer, the parameters whose gradient was zero in every step."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
+    subscribes_to = (StepTaken, WatchEnded)
 
     def __init__(self) -> None:
         self._states = WeakIdDict[Ref, _OptimizerState]()
@@ -133,12 +131,7 @@ def _always_zero(state: _OptimizerState) -> list[str]:
     )
 
 
-FAILURE = Failure(
-    code="GRD006",
-    title="A gradient is always zero",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -153,22 +146,14 @@ for step in range(200):
     loss = nn.functional.mse_loss(model(x[rows]), y[rows])
     loss.backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.rand(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(200):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD006",
+    title="A gradient is always zero",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(BAD, {"nn.init.constant_(model[0].bias, -100.0)\n": ""}),
     fix="Inspect the activations after the layer; change its initialisation, activation or learning rate.",
     detector=Detector,
     inject=line_injector(Piece.MODEL, "for parameter in model.parameters():\n    nn.init.zeros_(parameter)"),

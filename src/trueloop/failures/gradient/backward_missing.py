@@ -40,7 +40,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -48,9 +48,9 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
 from trueloop.tracing.program_text.step_calls import uses_gradients
 
@@ -62,7 +62,7 @@ MAX_COMPARED = 4  # parameters of a model whose values are compared
 class Detector(failure.Detector):
     """Counts the steps without gradients that follow a call of a model, until a backward is run."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken, WatchEnded)
+    subscribes_to = (ModelCalled, StepTaken, WatchEnded)
 
     def __init__(self) -> None:
         self._called: Refs = NO_REFS
@@ -223,38 +223,26 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.BACKWARD)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="GRD013",
     title="Optimizer steps without any backward pass",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
+    bad=BAD,
+    good=changed(BAD, {"optimizer.step()": "loss.backward()\n    optimizer.step()"}),
     fix="Call loss.backward() before each step.",
     rule=RULE,
     detector=Detector,

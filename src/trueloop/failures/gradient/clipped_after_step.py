@@ -31,7 +31,6 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -42,7 +41,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, GradientsClipped
+from trueloop.tracing.events import GradientsClipped
 
 MIN_TIMES = 2  # once might be a probe
 
@@ -50,7 +49,7 @@ MIN_TIMES = 2  # once might be a probe
 class Detector(failure.Detector):
     """Counts, for each line that clips, how often it clips used gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
+    subscribes_to = (GradientsClipped,)
 
     def __init__(self) -> None:
         self._late: Counter[CodePosition | None] = Counter()
@@ -158,7 +157,6 @@ FAILURE = Failure(
     code="GRD010",
     title="Gradients are clipped after the step",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

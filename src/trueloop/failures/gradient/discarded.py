@@ -35,7 +35,7 @@ from __future__ import annotations
 import ast
 import weakref
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -46,7 +46,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, Event, GradientsCleared, Ref, StepTaken, TracingGap
+from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
 from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_WINDOWS = 5  # all windows so far, with the same pattern: batches skipped because of their loss are less regular
@@ -64,7 +64,7 @@ class _Discarded(NamedTuple):
 class Detector(failure.Detector):
     """Follows each backward to the step that uses its gradients, or to the clearing that discards them."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)
+    subscribes_to = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._effective = WeakIdDict[Ref, bool]()  # optimizers that found gradients
@@ -221,7 +221,6 @@ FAILURE = Failure(
     code="GRD002",
     title="Gradients are cleared before the step",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -36,12 +36,11 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, GradientsClipped, Ref, StepTaken, TracingGap
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StepTaken, TracingGap
 
 MIN_GROWTH = 1000
 MIN_GROWTH_PER_UPDATE = 1.5
@@ -55,7 +54,7 @@ _Update = tuple[StepTaken, float, float]
 class Detector(failure.Detector):
     """Follows a continuous growth of gradient norm and loss from update to update."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)
+    subscribes_to = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)
 
     def __init__(self) -> None:
         self._not_applicable = ""
@@ -128,12 +127,7 @@ def _is_comparable(first: StepTaken, latest: StepTaken) -> bool:
     return same and max(latest.learning_rates) <= MAX_RATE_CHANGE * max(first.learning_rates)
 
 
-FAILURE = Failure(
-    code="GRD008",
-    title="Gradients explode",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -147,22 +141,19 @@ for step in range(16):
     loss = nn.functional.mse_loss(model(x), y)
     loss.backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(16):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD008",
+    title="Gradients explode",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "optimizer = torch.optim.SGD(model.parameters(), lr=2.5)": "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+        },
+    ),
     fix="Lower the learning rate, or clip the norm of the gradients.",
     detector=Detector,
 )

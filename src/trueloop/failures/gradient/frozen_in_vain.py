@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -47,16 +46,16 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, FreezeAttribute, IneffectiveFreeze, Ref, Refs, StepTaken
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import FreezeAttribute, IneffectiveFreeze, Ref, Refs, StepTaken
 from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD, may_be_read
 
 
 class Detector(failure.Detector):
     """Waits for a step on parameters that should be frozen, or with an optimizer of ones that should not be."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (IneffectiveFreeze, StepTaken)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (IneffectiveFreeze,)
+    subscribes_to = (IneffectiveFreeze, StepTaken)
+    activated_by = (IneffectiveFreeze,)
 
     def __init__(self) -> None:
         self._assignments: dict[Ref, IneffectiveFreeze] = {}
@@ -165,12 +164,7 @@ def _freeze_correctly(source: SourceFile, bound: Op, module: bool) -> Fix | None
 
 RULE = Rule(required_words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLINGS))),), find=find)
 
-FAILURE = Failure(
-    code="GRD012",
-    title="Freezing has no effect",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -185,23 +179,20 @@ for step in range(8):
     optimizer.zero_grad()
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-backbone = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
-for parameter in backbone.parameters():
-    parameter.requires_grad = False
-model = nn.Sequential(backbone, nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model[1].parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD012",
+    title="Freezing has no effect",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "parameter.require_grad = False": "parameter.requires_grad = False",
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)": "optimizer = torch.optim.SGD(model[1].parameters(), lr=0.01)",
+        },
+    ),
     fix="Call requires_grad_(False) on the module, or set requires_grad on each parameter.",
     rule=RULE,
     detector=Detector,

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -40,15 +40,15 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardStarted, Event, OptimizerCreated
+from trueloop.tracing.events import BackwardStarted, OptimizerCreated
 
 
 class Detector(failure.Detector):
     """Checks the tensor that every backward starts from, once an optimizer exists."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, BackwardStarted)
+    subscribes_to = (OptimizerCreated, BackwardStarted)
 
     def __init__(self) -> None:
         self._has_optimizer = False
@@ -141,12 +141,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.BACKWARD] = "loss = loss.detach().requires_grad_()\n" + loop.pieces[Piece.BACKWARD]
 
 
-FAILURE = Failure(
-    code="GRD009",
-    title="Backward starts from a detached loss",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -162,22 +157,20 @@ for step in range(8):
     loss.requires_grad_(True)
     loss.backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    prediction = model(x)
-    loss = nn.functional.mse_loss(prediction, y)
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD009",
+    title="Backward starts from a detached loss",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "with torch.no_grad():\n        prediction = model(x)": "prediction = model(x)",
+            "    loss.requires_grad_(True)\n": "",
+        },
+    ),
     fix="Compute the loss from the model's output without detaching it, and remove requires_grad_().",
     rule=RULE,
     detector=Detector,

@@ -32,11 +32,10 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import WeakIdDict
@@ -63,7 +62,7 @@ class _OptimizerState:
 class Detector(failure.Detector):
     """Collects, for each optimizer, the parameters that have had a gradient."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, LoaderExhausted, WatchEnded)
+    subscribes_to = (StepTaken, LoaderExhausted, WatchEnded)
 
     def __init__(self) -> None:
         self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -135,12 +134,7 @@ class Detector(failure.Detector):
         return "" if self._enough else f"fewer than {MIN_TRACED} updates were traced"
 
 
-FAILURE = Failure(
-    code="GRD005",
-    title="A parameter never receives a gradient",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -155,23 +149,14 @@ for step in range(120):
     loss = nn.functional.mse_loss(head(hidden), y[rows])
     loss.backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-encoder, head = nn.Linear(8, 16), nn.Linear(16, 1)
-optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.01)
-for step in range(120):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    hidden = torch.relu(encoder(x[rows]))
-    loss = nn.functional.mse_loss(head(hidden), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD005",
+    title="A parameter never receives a gradient",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(BAD, {"hidden = torch.relu(encoder(x[rows])).detach()": "hidden = torch.relu(encoder(x[rows]))"}),
     fix="Find what cuts the part off from the loss, or freeze it before the optimizer is built.",
     detector=Detector,
     inject=replacement_injector(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -45,15 +45,15 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import Event, IncompleteWindow
+from trueloop.tracing.events import IncompleteWindow
 
 
 class Detector(failure.Detector):
     """Reports each incomplete window at the end of an epoch, and what happened to its gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (IncompleteWindow,)
+    subscribes_to = (IncompleteWindow,)
 
     def observe(self, event: IncompleteWindow) -> Evidence:
         """Return the evidence of one incomplete window."""
@@ -177,12 +177,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.window_condition = loop.window_condition.replace(" or number + 1 == len(train_loader)", "")
 
 
-FAILURE = Failure(
-    code="GRD004",
-    title="Last accumulation window of an epoch is dropped",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -199,25 +194,20 @@ for epoch in range(3):
         if (step + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-x = torch.randn(240, 8)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(3):
-    optimizer.zero_grad()
-    for step, (inputs, targets) in enumerate(loader):
-        loss = nn.functional.mse_loss(model(inputs), targets) / (4 if step < 12 else 3)
-        loss.backward()
-        if (step + 1) % 4 == 0 or step + 1 == len(loader):
-            optimizer.step()
-            optimizer.zero_grad()
-""",
+FAILURE = Failure(
+    code="GRD004",
+    title="Last accumulation window of an epoch is dropped",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = nn.functional.mse_loss(model(inputs), targets) / 4": "loss = nn.functional.mse_loss(model(inputs), targets) / (4 if step < 12 else 3)",
+            "if (step + 1) % 4 == 0:": "if (step + 1) % 4 == 0 or step + 1 == len(loader):",
+        },
+    ),
     fix="Step the last, short window of each epoch too.",
     rule=RULE,
     detector=Detector,

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -47,8 +47,8 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, LossArgumentsSwapped
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import LossArgumentsSwapped
 
 LOSSES: Final = frozenset(
     (
@@ -76,7 +76,7 @@ CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "
 class Detector(failure.Detector):
     """Checks the values of each binary cross-entropy whose target has a graph and whose input has none."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossArgumentsSwapped,)
+    subscribes_to = (LossArgumentsSwapped,)
 
     def __init__(self) -> None:
         self._unread = False
@@ -157,12 +157,7 @@ def _swap_arguments(source: SourceFile, loss: Op) -> Fix | None:
 
 RULE = Rule(required_words=("BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
 
-FAILURE = Failure(
-    code="LOS008",
-    title="Prediction and target are swapped",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -178,24 +173,19 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-import torch.nn.functional as F
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(256, 8)
-labels = (inputs.sum(dim=1, keepdim=True) > 0).float()
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = F.binary_cross_entropy_with_logits(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+FAILURE = Failure(
+    code="LOS008",
+    title="Prediction and target are swapped",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = F.binary_cross_entropy_with_logits(labels, model(inputs))": "loss = F.binary_cross_entropy_with_logits(model(inputs), labels)"
+        },
+    ),
     fix="Pass the prediction first and the target second.",
     rule=RULE,
     detector=Detector,

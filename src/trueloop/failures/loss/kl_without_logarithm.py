@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
@@ -46,8 +45,8 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BackwardLosses, Event
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.KLDivLoss", "torch.nn.functional.kl_div"))
 LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"))
@@ -57,7 +56,7 @@ NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "
 class Detector(failure.Detector):
     """Checks which operation produced the input of each ``kl_div``."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
+    subscribes_to = (BackwardLosses,)
 
     def __init__(self) -> None:
         self._checked = False
@@ -115,12 +114,7 @@ def _use_log_softmax(source: SourceFile, softmax: AbstractValue) -> Fix | None:
 
 RULE = Rule(required_words=("KLDivLoss|kl_div",), find=find)
 
-FAILURE = Failure(
-    code="LOS006",
-    title="KL divergence input is not log-probabilities",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -137,25 +131,19 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-import torch.nn.functional as F
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(200, 6)
-teacher, student = nn.Linear(6, 4), nn.Linear(6, 4)
-optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
-with torch.no_grad():
-    targets = F.softmax(teacher(inputs), dim=1)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = F.kl_div(F.log_softmax(student(inputs), dim=1), targets, reduction="batchmean")
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+FAILURE = Failure(
+    code="LOS006",
+    title="KL divergence input is not log-probabilities",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            'loss = F.kl_div(F.softmax(student(inputs), dim=1), targets, reduction="batchmean")': 'loss = F.kl_div(F.log_softmax(student(inputs), dim=1), targets, reduction="batchmean")'
+        },
+    ),
     fix='Pass log_softmax of the trained output, probabilities as target, and reduction="batchmean".',
     rule=RULE,
     detector=Detector,

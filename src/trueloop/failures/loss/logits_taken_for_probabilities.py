@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import Op, OpKind
@@ -46,9 +45,9 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import BackwardLosses, Event, LossRecord
+from trueloop.tracing.events import BackwardLosses, LossRecord
 
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
 NEVER_NEGATIVE = frozenset({"softmax", "sigmoid", "relu"})
@@ -71,7 +70,7 @@ FOR_LOGITS = {
 class Detector(failure.Detector):
     """Checks which operation produced the input of each loss that expects a certain scale."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
+    subscribes_to = (BackwardLosses,)
 
     def __init__(self) -> None:
         self._checked = False
@@ -167,12 +166,7 @@ def _use_logits_loss(source: SourceFile, loss: Op, operation: str) -> Fix | None
 
 RULE = Rule(required_words=("NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
 
-FAILURE = Failure(
-    code="LOS002",
-    title="Loss gets logits instead of probabilities, or vice versa",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -188,24 +182,14 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(256, 8)
-labels = (inputs.sum(dim=1, keepdim=True) > 0).float()
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
-criterion = nn.BCELoss()
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = criterion(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+FAILURE = Failure(
+    code="LOS002",
+    title="Loss gets logits instead of probabilities, or vice versa",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(BAD, {"criterion = nn.BCEWithLogitsLoss()": "criterion = nn.BCELoss()"}),
     fix="Pass each loss the scale that it expects: logits, probabilities or log-probabilities.",
     rule=RULE,
     detector=Detector,

@@ -37,19 +37,18 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardLosses, Event
+from trueloop.tracing.events import BackwardLosses
 
 
 class Detector(failure.Detector):
     """Checks the dimension of each log-softmax before a loss."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
+    subscribes_to = (BackwardLosses,)
 
     def __init__(self) -> None:
         self._checked = False
@@ -81,12 +80,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.EVALUATION, "model(inputs)", "model(inputs).log_softmax(0)")
 
 
-FAILURE = Failure(
-    code="LOS007",
-    title="Log-softmax is over the wrong dimension",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -102,24 +96,19 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}, accuracy {(model(inputs).argmax(1) == labels).float().mean():.2f}")
-""",
-    good="""
-import torch
-import torch.nn.functional as F
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(200, 6)
-labels = inputs[:, :4].argmax(1)
-model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = F.nll_loss(F.log_softmax(model(inputs), dim=1), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}, accuracy {(model(inputs).argmax(1) == labels).float().mean():.2f}")
-""",
+FAILURE = Failure(
+    code="LOS007",
+    title="Log-softmax is over the wrong dimension",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = F.nll_loss(F.log_softmax(model(inputs), dim=0), labels)": "loss = F.nll_loss(F.log_softmax(model(inputs), dim=1), labels)"
+        },
+    ),
     fix="Normalise over the classes: log_softmax(x, dim=1), or use cross_entropy on the logits.",
     detector=Detector,
     inject=inject,

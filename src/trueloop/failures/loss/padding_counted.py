@@ -31,12 +31,12 @@ References
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardLosses, Event, LossRecord, ModelCalled, Ref
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
 from trueloop.tracing.object_facts import WeakIdDict
 
 MAX_CHECKS = 64  # losses whose targets are read: those of the first windows
@@ -60,7 +60,7 @@ class PaddingCount(NamedTuple):
 class Detector(failure.Detector):
     """Compares targets with the padding ids of the models' embeddings."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses)
+    subscribes_to = (ModelCalled, BackwardLosses)
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, frozenset[Vocabulary]]()
@@ -152,12 +152,7 @@ def _evidence(event: BackwardLosses, loss: LossRecord, found: PaddingCount) -> E
     )
 
 
-FAILURE = Failure(
-    code="LOS004",
-    title="Padding tokens count in the loss",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
@@ -175,26 +170,19 @@ for step in range(10):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-from torch import nn
-from torch.nn.utils.rnn import pad_sequence
+"""
 
-torch.manual_seed(0)
-PADDING = 0
-sentences = [torch.randint(1, 20, (length,)) for length in (9, 4, 7, 3, 8, 5)]
-tokens = pad_sequence(sentences, batch_first=True, padding_value=PADDING)
-model = nn.Sequential(nn.Embedding(20, 16, padding_idx=PADDING), nn.Linear(16, 20))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(10):
-    optimizer.zero_grad()
-    logits = model(tokens[:, :-1])
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+FAILURE = Failure(
+    code="LOS004",
+    title="Padding tokens count in the loss",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())": "loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING)"
+        },
+    ),
     fix="Pass ignore_index=padding_idx to the loss.",
     detector=Detector,
 )

@@ -36,7 +36,6 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
@@ -46,7 +45,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardLosses, Event
+from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
@@ -54,7 +53,7 @@ LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entr
 class Detector(failure.Detector):
     """Checks which operation produced the input of each cross-entropy."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
+    subscribes_to = (BackwardLosses,)
 
     def __init__(self) -> None:
         self._checked = False
@@ -122,7 +121,6 @@ FAILURE = Failure(
     code="LOS001",
     title="Softmax is applied twice",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -37,12 +37,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, LoaderStarted, Ref, StepTaken, TracingGap
+from trueloop.tracing.events import BackwardEnded, LoaderStarted, Ref, StepTaken, TracingGap
 
 MIN_RATIO = 1.5  # between two counts of one update: more than a random mask causes in equal batches
 MAX_MICRO_BATCHES = 256
@@ -59,7 +59,7 @@ class Mean(NamedTuple):
 class Detector(failure.Detector):
     """Collects the means of each accumulation window and compares them at its step."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardEnded, StepTaken, TracingGap)
+    subscribes_to = (LoaderStarted, BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._single_sample_loaders: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -154,7 +154,6 @@ FAILURE = Failure(
     code="LOS005",
     title="Means of unequal batches are averaged",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

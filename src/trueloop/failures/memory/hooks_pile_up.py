@@ -45,7 +45,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 REGISTER_METHODS: Final = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_backward_hook", "register_full_backward_hook",
@@ -137,12 +137,7 @@ def _move_before_loop(source: SourceFile, registration: Op, loop: Loop) -> Fix |
 
 RULE = Rule(required_words=("|".join(f"{each}(" for each in sorted(REGISTER_METHODS)),), find=find)
 
-FAILURE = Failure(
-    code="MEM005",
-    title="Hooks accumulate in the training loop",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -163,29 +158,20 @@ for step in range(8):
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
     print(step, features["hidden"].mean().item())
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-features = {}
-
-
-def keep(module, inputs, output):
-    features["hidden"] = output.detach()
-
-
-model[1].register_forward_hook(keep)
-for step in range(8):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-    print(step, features["hidden"].mean().item())
-""",
+FAILURE = Failure(
+    code="MEM005",
+    title="Hooks accumulate in the training loop",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "for step in range(8):": "model[1].register_forward_hook(keep)\nfor step in range(8):",
+            "    model[1].register_forward_hook(keep)\n": "",
+        },
+    ),
     fix="Register the hook once, before the loop, or keep its handle and remove it in the same iteration.",
     rule=RULE,
 )

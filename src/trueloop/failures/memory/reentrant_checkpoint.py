@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -57,12 +57,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 RULE = Rule(required_words=("checkpoint", "torch.utils"), find=find, opt_in=True)
 
-FAILURE = Failure(
-    code="MEM003",
-    title="Activation checkpointing uses the reentrant variant",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -76,22 +71,20 @@ for step in range(10):
     loss = head(checkpoint(body, x, use_reentrant=True)).pow(2).mean()
     loss.backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
+"""
 
-body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8))
-head = nn.Linear(8, 1)
-optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    loss = head(checkpoint(body, x, use_reentrant=False)).pow(2).mean()
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="MEM003",
+    title="Activation checkpointing uses the reentrant variant",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "x = torch.randn(32, 8, requires_grad=True)": "x = torch.randn(32, 8)",
+            "loss = head(checkpoint(body, x, use_reentrant=True)).pow(2).mean()": "loss = head(checkpoint(body, x, use_reentrant=False)).pow(2).mean()",
+        },
+    ),
     fix="Pass use_reentrant=False.",
     rule=RULE,
 )

@@ -38,12 +38,12 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, LoaderStarted, RecurrentLayerCalled, Ref
+from trueloop.tracing.events import LoaderStarted, RecurrentLayerCalled, Ref
 from trueloop.tracing.object_facts import WeakIdDict
 
 
@@ -58,7 +58,7 @@ class _Sizes(NamedTuple):
 class Detector(failure.Detector):
     """Compares the time dimension of each recurrent layer with the batch sizes of the loader."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, RecurrentLayerCalled)
+    subscribes_to = (LoaderStarted, RecurrentLayerCalled)
 
     def __init__(self) -> None:
         self._loaders = WeakIdDict[Ref, _Sizes | None]()
@@ -149,7 +149,6 @@ FAILURE = Failure(
     code="MDL010",
     title="Recurrent layer without batch_first gets batch-first input",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad=HEAD.replace("{first}", ""),
     good=HEAD.replace("{first}", ", batch_first=True"),
     fix="Create the layer with batch_first=True.",

@@ -30,18 +30,16 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BatchNormSingleSample, BatchNormTrained, Event
+from trueloop.tracing.events import BatchNormSingleSample, BatchNormTrained
 
 
 class Detector(failure.Detector):
     """Reports each layer that computed its statistics from one sample."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BatchNormSingleSample, BatchNormTrained)
+    subscribes_to = (BatchNormSingleSample, BatchNormTrained)
 
     def observe(self, event: BatchNormSingleSample | BatchNormTrained) -> Evidence | None:
         """Return evidence for each layer."""
@@ -76,7 +74,6 @@ FAILURE = Failure(
     code="MDL003",
     title="BatchNorm gets a batch of one sample",
     severity=Severity.NOTE,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{drop_last}", ""),
     good=SCRIPT.replace("{drop_last}", ", drop_last=True"),
     fix="Pass drop_last=True to the training loader, or use nn.GroupNorm.",

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node, argument_value, epsilon_position
@@ -46,7 +45,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon, Event
+from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
 MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
@@ -55,7 +54,7 @@ MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
 class Detector(failure.Detector):
     """Reports each large epsilon of a model that is trained."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (DominatingEpsilon, BatchNormTrained)
+    subscribes_to = (DominatingEpsilon, BatchNormTrained)
 
     def observe(self, event: DominatingEpsilon | BatchNormTrained) -> Evidence | None:
         """Return evidence for each epsilon of a model."""
@@ -113,7 +112,6 @@ FAILURE = Failure(
     code="MDL007",
     title="BatchNorm gets a large number as eps",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{argument}", "0.8"),
     good=SCRIPT.replace("{argument}", "momentum=0.2"),
     fix="Name the parameter (momentum=), or leave the number out.",

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -46,7 +46,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BackwardEnded, Event, ForwardBypassed, Ref
+from trueloop.tracing.events import BackwardEnded, ForwardBypassed, Ref
 
 MIN_BACKWARDS = 2  # one may be an experiment
 HOOKS = frozenset((
@@ -58,8 +58,8 @@ HOOKS = frozenset((
 class Detector(failure.Detector):
     """Counts the backward passes through modules whose hooks were skipped."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed, BackwardEnded)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed,)
+    subscribes_to = (ForwardBypassed, BackwardEnded)
+    activated_by = (ForwardBypassed,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, ForwardBypassed] = {}
@@ -187,7 +187,6 @@ FAILURE = Failure(
     code="MDL002",
     title="Calling model.forward(x) skips hooks",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{call}", "model.forward"),
     good=SCRIPT.replace("{call}", "model"),
     fix="Call model(x), not model.forward(x).",

@@ -158,7 +158,6 @@ FAILURE = Failure(
     code="MDL012",
     title="A layer is created in every forward call",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=HEAD.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
     good=HEAD.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
     fix="Create the layer in __init__, and call it in forward.",

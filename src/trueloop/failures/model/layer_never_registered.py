@@ -37,7 +37,6 @@ import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 from trueloop.analysis.queries.unregistered_modules import module_list_fix, unregistered_layers
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -45,7 +44,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
+from trueloop.tracing.events import OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
 from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 3  # a second optimizer may be created after the first update
@@ -54,7 +53,7 @@ MIN_UPDATES = 3  # a second optimizer may be created after the first update
 class Detector(failure.Detector):
     """Collects unregistered modules until it is certain that no optimizer holds their parameters."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, UnregisteredModuleCalled, StepTaken)
+    subscribes_to = (OptimizerCreated, UnregisteredModuleCalled, StepTaken)
 
     def __init__(self) -> None:
         self._unregistered: list[UnregisteredModuleCalled] = []
@@ -156,7 +155,6 @@ FAILURE = Failure(
     code="MDL001",
     title="A layer is never registered in the model",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{layers}", "[nn.Linear(8, 8) for _ in range(3)]"),
     good=SCRIPT.replace("{layers}", "nn.ModuleList(nn.Linear(8, 8) for _ in range(3))"),
     fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",

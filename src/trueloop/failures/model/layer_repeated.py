@@ -147,7 +147,6 @@ FAILURE = Failure(
     code="MDL004",
     title="ModuleList([layer] * n) repeats one layer",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{blocks}", "[nn.Linear(width, width)] * depth"),
     good=SCRIPT.replace("{blocks}", "[nn.Linear(width, width) for _ in range(depth)]"),
     fix="Make a new layer for each entry: [Block() for _ in range(12)].",

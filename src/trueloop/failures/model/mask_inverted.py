@@ -213,7 +213,6 @@ FAILURE = Failure(
     code="MDL006",
     title="An attention mask is inverted",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=_SCRIPT.replace("{triangle}", "triu"),
     good=_SCRIPT.replace("{triangle}", "tril"),
     fix="Invert the mask, or pass is_causal=True.",

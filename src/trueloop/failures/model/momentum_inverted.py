@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node, argument_value, epsilon_position
@@ -48,7 +47,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, Event, HighBatchNormMomentum
+from trueloop.tracing.events import BatchNormTrained, HighBatchNormMomentum
 
 MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 
@@ -56,7 +55,7 @@ MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 class Detector(failure.Detector):
     """Reports each large momentum of a model that is trained."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (HighBatchNormMomentum, BatchNormTrained)
+    subscribes_to = (HighBatchNormMomentum, BatchNormTrained)
 
     def observe(self, event: HighBatchNormMomentum | BatchNormTrained) -> Evidence | None:
         """Return evidence for each momentum of a model."""
@@ -120,7 +119,6 @@ FAILURE = Failure(
     code="MDL005",
     title="BatchNorm momentum follows TensorFlow's convention",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{momentum}", "0.99"),
     good=SCRIPT.replace("{momentum}", "0.01"),
     fix="Pass one minus that momentum to BatchNorm: 0.01 instead of 0.99.",

@@ -225,7 +225,6 @@ FAILURE = Failure(
     code="MDL009",
     title="The result of an operation is discarded",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{activation}", "F.relu(x)"),
     good=SCRIPT.replace("{activation}", "x = F.relu(x)"),
     fix="Assign the result, x = F.relu(x), or remove the line.",

@@ -40,19 +40,17 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, SymmetricUnits
+from trueloop.tracing.events import OptimizerCreated, SymmetricUnits
 
 
 class Detector(failure.Detector):
     """Reports the layers of an optimizer whose units are identical."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, SymmetricUnits)
+    subscribes_to = (OptimizerCreated, SymmetricUnits)
 
     def __init__(self) -> None:
         self._compared = False
@@ -113,7 +111,6 @@ FAILURE = Failure(
     code="MDL008",
     title="Constant initial weights make all units identical",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{init}", "nn.init.constant_(parameter, 0.1)"),
     good=SCRIPT.replace("{init}", "if parameter.dim() == 1:\n        nn.init.constant_(parameter, 0.1)"),
     fix="Draw initial weights at random, and use constants for biases and normalisation layers only.",

@@ -177,7 +177,6 @@ FAILURE = Failure(
     code="MDL011",
     title="A weight is a plain tensor, not an nn.Parameter",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=HEAD.replace("{scale}", "torch.ones(1, requires_grad=True)"),
     good=HEAD.replace("{scale}", "nn.Parameter(torch.ones(1))"),
     fix="Make it an nn.Parameter.",

@@ -33,20 +33,19 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, BackwardEnded, Event, Ref, Refs, StepTaken, TracingGap
+from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepTaken, TracingGap
 
 
 class Detector(failure.Detector):
     """Tracks which parameters ever got gradients, and which did since each optimizer's previous step."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, TracingGap)
+    subscribes_to = (BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._with_gradient: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -95,7 +94,6 @@ FAILURE = Failure(
     code="OPT003",
     title="Frozen parameters keep changing",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

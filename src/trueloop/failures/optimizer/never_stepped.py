@@ -41,7 +41,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from math import prod
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -49,9 +48,9 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
+from trueloop.tracing.events import OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.program_text.step_calls import (
     OptimizerUses,
@@ -70,7 +69,7 @@ MIN_BACKWARDS = 8  # as at run time
 class Detector(failure.Detector):
     """Checks in the program's text whether an optimizer that has not stepped after several backwards ever can."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepMissing, SchedulerStepped, WatchEnded)
+    subscribes_to = (OptimizerCreated, StepMissing, SchedulerStepped, WatchEnded)
 
     def __init__(self) -> None:
         self._built = WeakIdDict[Ref, tuple[SourceLocation | None, str]]()
@@ -118,7 +117,9 @@ class Detector(failure.Detector):
             first_update=0,
         )
 
-    def _is_never_stepped(self, event: StepMissing, texts: Texts, built: SourceLocation, found: OptimizerUses | None) -> bool:
+    def _is_never_stepped(
+        self, event: StepMissing, texts: Texts, built: SourceLocation, found: OptimizerUses | None
+    ) -> bool:
         """Return whether nothing can step it: under its name where it has one, else because nothing steps at all."""
         in_use = found is not None and (found.cleared or bool(found.uncalled_steps))
         if not event.watch_ended:
@@ -224,38 +225,26 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.OPTIMIZER_STEP)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+"""
+
 FAILURE = Failure(
     code="OPT006",
     title="optimizer.step() is never called",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
+    bad=BAD,
+    good=changed(BAD, {"loss.backward()": "loss.backward()\n    optimizer.step()"}),
     fix="Call optimizer.step() after the backward of each update.",
     rule=RULE,
     detector=Detector,

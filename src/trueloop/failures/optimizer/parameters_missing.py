@@ -43,7 +43,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
@@ -57,7 +57,6 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
-    Event,
     ModelCalled,
     OptimizerCreated,
     Ref,
@@ -93,7 +92,7 @@ class _ModelState:
 class Detector(failure.Detector):
     """Compares the parameters that get gradients with those that optimizers hold."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         OptimizerCreated,
         ModelCalled,
         BackwardEnded,
@@ -241,7 +240,6 @@ FAILURE = Failure(
     code="OPT001",
     title="Parameters are missing from the optimizer",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

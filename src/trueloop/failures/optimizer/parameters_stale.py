@@ -36,7 +36,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -50,7 +50,6 @@ from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
-    Event,
     ModelCalled,
     OptimizerCreated,
     Ref,
@@ -76,7 +75,7 @@ class _CalledModel:
 class Detector(failure.Detector):
     """Compares each optimizer's parameters with those of the models that are called."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         OptimizerCreated,
         ModelCalled,
         BackwardEnded,
@@ -238,7 +237,6 @@ FAILURE = Failure(
     code="OPT002",
     title="The optimizer holds parameters the model no longer has",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -37,7 +37,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import COPY, MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import (
@@ -52,11 +52,10 @@ from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
     BackwardStarted,
-    Event,
     LoaderStarted,
     OptimizerCreated,
     Ref,
@@ -86,7 +85,7 @@ class _OptimizerLine:
 class Detector(failure.Detector):
     """Compares each optimizer with the previous one built by the same line."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         OptimizerCreated,
         LoaderStarted,
         BackwardStarted,
@@ -230,12 +229,7 @@ def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[Abstrac
 
 RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
 
-FAILURE = Failure(
-    code="OPT004",
-    title="The optimizer is re-created during training",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -252,25 +246,20 @@ for epoch in range(5):
         loss.backward()
         optimizer.step()
     print(epoch, loss.item())
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-torch.manual_seed(0)
-x = torch.randn(160, 8)
-loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for epoch in range(5):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-    print(epoch, loss.item())
-""",
+FAILURE = Failure(
+    code="OPT004",
+    title="The optimizer is re-created during training",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "for epoch in range(5):": "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\nfor epoch in range(5):",
+            "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n": "",
+        },
+    ),
     fix="Build the optimizer once, before the first epoch.",
     rule=RULE,
     detector=Detector,

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -48,15 +47,15 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, IneffectiveOptimizerAttribute
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import IneffectiveOptimizerAttribute
 from trueloop.tracing.program_text.optimizer_settings import SETTINGS, is_read_from_optimizer, sets_in_groups
 
 
 class Detector(failure.Detector):
     """Reports attributes of optimizers that nothing reads."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
+    subscribes_to = (IneffectiveOptimizerAttribute,)
 
     def observe(self, event: IneffectiveOptimizerAttribute) -> Evidence:
         """Return evidence for each such attribute."""
@@ -193,15 +192,14 @@ def _object_before_state(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Attribute) else node
 
 
-ASSIGNMENTS = (*(f".{key}{equals}" for key in sorted(SETTINGS) for equals in (" =", "=")), ".defaults[", ".state_dict()[")
+ASSIGNMENTS = (
+    *(f".{key}{equals}" for key in sorted(SETTINGS) for equals in (" =", "=")),
+    ".defaults[",
+    ".state_dict()[",
+)
 RULE = Rule(required_words=("optim", "|".join(ASSIGNMENTS)), find=find)
 
-FAILURE = Failure(
-    code="OPT007",
-    title="Optimizer setting has no effect",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -216,24 +214,19 @@ for epoch in range(4):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-x = torch.randn(128, 8)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for epoch in range(4):
-    for group in optimizer.param_groups:
-        group["lr"] = 0.05 * 0.5**epoch
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-""",
+FAILURE = Failure(
+    code="OPT007",
+    title="Optimizer setting has no effect",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "optimizer.lr = 0.05 * 0.5**epoch": 'for group in optimizer.param_groups:\n        group["lr"] = 0.05 * 0.5**epoch'
+        },
+    ),
     fix="Set it in every group of optimizer.param_groups, or use a scheduler.",
     rule=RULE,
     detector=Detector,

@@ -41,7 +41,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -50,9 +50,9 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_TIMES: Final = 2  # once might be a probe
@@ -72,7 +72,7 @@ RESETTING: Final = (
 class Detector(failure.Detector):
     """Counts the steps at each line that use already used gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
+    subscribes_to = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
         self._repeats: Counter[CodePosition | None] = Counter()
@@ -164,40 +164,28 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.OPTIMIZER_STEP, step, f"{step}\noptimizer.step()")
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 FAILURE = Failure(
     code="OPT005",
     title="optimizer.step() uses the same gradients twice",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
+    bad=BAD,
+    good=changed(BAD, {"optimizer.step()\n    optimizer.zero_grad()": "optimizer.zero_grad()"}),
     fix="Step once per update, and give shared parameters to one optimizer only.",
     rule=RULE,
     detector=Detector,

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -46,9 +45,9 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, GradientsClipped, LossScaled
+from trueloop.tracing.events import GradientsClipped, LossScaled
 
 SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplied by the factor too
 
@@ -56,7 +55,7 @@ SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplie
 class Detector(failure.Detector):
     """Checks for every clipping which of its gradients are still scaled."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, GradientsClipped)
+    subscribes_to = (LossScaled, GradientsClipped)
 
     def __init__(self) -> None:
         self._scale: float | None = None
@@ -190,46 +189,35 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.UNSCALE)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
 FAILURE = Failure(
     code="PRC001",
     title="Gradients are clipped before they are unscaled",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    scaler.scale(loss).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "nn.utils.clip_grad_norm_(model.parameters(), 1.0)": "scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+        },
+    ),
     fix="Call scaler.unscale_(optimizer) before clipping.",
     rule=RULE,
     detector=Detector,

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 DEPRECATED = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScaler")}
 
@@ -84,12 +84,7 @@ def _insert_device(source: SourceFile, call: ast.Call, name: str) -> Edit | None
 
 RULE = Rule(required_words=("cuda", "amp"), find=find, opt_in=True)
 
-FAILURE = Failure(
-    code="PRC003",
-    title="Deprecated torch.cuda.amp is used",
-    severity=Severity.NOTE,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import warnings
 import torch
 from torch import nn
@@ -107,24 +102,22 @@ for step in range(10):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Linear(8, 1).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
-for step in range(10):
-    x = torch.randn(32, 8, device=device)
-    optimizer.zero_grad()
-    with torch.amp.autocast(device, enabled=device == "cuda"):
-        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-""",
+FAILURE = Failure(
+    code="PRC003",
+    title="Deprecated torch.cuda.amp is used",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import warnings\n": "",
+            'warnings.filterwarnings("ignore")\n': "",
+            'scaler = torch.cuda.amp.GradScaler(enabled=device == "cuda")': 'scaler = torch.amp.GradScaler(device, enabled=device == "cuda")',
+            'with torch.cuda.amp.autocast(enabled=device == "cuda"):': 'with torch.amp.autocast(device, enabled=device == "cuda"):',
+        },
+    ),
     fix='Use torch.amp.autocast("cuda") and torch.amp.GradScaler("cuda").',
     rule=RULE,
 )

@@ -36,18 +36,16 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, StepTaken
+from trueloop.tracing.events import StepTaken
 
 
 class Detector(failure.Detector):
     """Checks at every step whether epsilon rounds to zero in the type of the weights."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to = (StepTaken,)
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where epsilon rounds to zero."""
@@ -64,7 +62,6 @@ FAILURE = Failure(
     code="PRC007",
     title="Adam's epsilon rounds to zero in float16",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -43,9 +43,9 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, ScalerCreated, StateLoaded
+from trueloop.tracing.events import OptimizerCreated, ScalerCreated, StateLoaded
 
 MIN_SCALERS: Final = 3
 
@@ -53,7 +53,7 @@ MIN_SCALERS: Final = 3
 class Detector(failure.Detector):
     """Counts the scalers that each line has made for the same optimizers."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScalerCreated, OptimizerCreated, StateLoaded)
+    subscribes_to = (ScalerCreated, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
         self._made: dict[CodePosition | None, tuple[int, int]] = {}
@@ -139,12 +139,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.TRAIN_MODE] += f"\n{line}"
 
 
-FAILURE = Failure(
-    code="PRC006",
-    title="GradScaler is re-created during training",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -162,26 +157,20 @@ for epoch in range(4):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu")
-for epoch in range(4):
-    for step in range(4):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.float16):
-            outputs = model(x)
-        loss = nn.functional.mse_loss(outputs.float(), y)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-""",
+FAILURE = Failure(
+    code="PRC006",
+    title="GradScaler is re-created during training",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "for epoch in range(4):": 'scaler = torch.amp.GradScaler("cpu")\nfor epoch in range(4):',
+            '    scaler = torch.amp.GradScaler("cpu")\n': "",
+        },
+    ),
     fix="Make one GradScaler for the entire run.",
     rule=RULE,
     detector=Detector,

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Op, OpKind
@@ -37,15 +36,15 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, SourceText
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, LossScaled
+from trueloop.tracing.events import LossScaled
 
 
 class Detector(failure.Detector):
     """Checks for every scaled loss in which type its model ran."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
+    subscribes_to = (LossScaled,)
 
     def observe(self, event: LossScaled) -> Evidence | None:
         """Return evidence where the model ran in bfloat16."""
@@ -121,12 +120,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.FORWARD, "torch.float16", "torch.bfloat16")
 
 
-FAILURE = Failure(
-    code="PRC002",
-    title="GradScaler is used with bfloat16",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -142,24 +136,14 @@ for step in range(8):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", enabled=False)
-for step in range(8):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = nn.functional.mse_loss(model(x), y)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-""",
+FAILURE = Failure(
+    code="PRC002",
+    title="GradScaler is used with bfloat16",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {'scaler = torch.amp.GradScaler("cpu")': 'scaler = torch.amp.GradScaler("cpu", enabled=False)'}),
     fix="Remove the GradScaler, or disable it, when the model runs in bfloat16.",
     rule=RULE,
     detector=Detector,

@@ -40,7 +40,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -50,9 +50,9 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, LossScaled, StepTaken
+from trueloop.tracing.events import LossScaled, StepTaken
 
 MIN_TIMES: Final = 2  # once might be a probe
 MAKES_UNKNOWN: Final = (
@@ -69,8 +69,8 @@ MAKES_UNKNOWN: Final = (
 class Detector(failure.Detector):
     """Counts the steps at each line that use scaled gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, StepTaken)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
+    subscribes_to = (LossScaled, StepTaken)
+    activated_by = (LossScaled,)
 
     def __init__(self) -> None:
         self._scale: float | None = None
@@ -168,12 +168,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.OPTIMIZER_STEP, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
 
 
-FAILURE = Failure(
-    code="PRC005",
-    title="optimizer.step() is called without the GradScaler",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -187,23 +182,14 @@ for step in range(8):
     loss = nn.functional.mse_loss(model(x), y)
     scaler.scale(loss).backward()
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-""",
+FAILURE = Failure(
+    code="PRC005",
+    title="optimizer.step() is called without the GradScaler",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"optimizer.step()": "scaler.step(optimizer)\n    scaler.update()"}),
     fix="Call scaler.step(optimizer) and scaler.update() instead of optimizer.step().",
     rule=RULE,
     detector=Detector,

@@ -37,7 +37,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -47,7 +47,7 @@ from trueloop.core.source_text import dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.object_facts import WeakIdDict
 
 DROPS_CASTS: Final = frozenset(
@@ -79,7 +79,7 @@ class _LatestStep:
 class Detector(failure.Detector):
     """Compares the time when a weight was cast with its latest update."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, ModelCalled)
+    subscribes_to = (BackwardEnded, StepTaken, ModelCalled)
 
     def __init__(self) -> None:
         self._order: int | None = None
@@ -186,7 +186,6 @@ FAILURE = Failure(
     code="PRC004",
     title="optimizer.step() runs inside autocast",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
     bad="""
 import torch
 from torch import nn

@@ -42,7 +42,7 @@ from __future__ import annotations
 import ast
 import weakref
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
@@ -52,8 +52,8 @@ from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, LoaderExhausted, Ref, SchedulerStepped
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped
 
 
 class _SchedulerStep(NamedTuple):
@@ -70,7 +70,7 @@ class _SchedulerStep(NamedTuple):
 class Detector(failure.Detector):
     """Compares what happens between two scheduler steps with the ``steps_per_epoch`` of the scheduler."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, SchedulerStepped)
+    subscribes_to = (LoaderExhausted, SchedulerStepped)
 
     def __init__(self) -> None:
         self._passes = 0
@@ -156,12 +156,7 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
 
 RULE = Rule(required_words=("len(", "backward(", ".step(", "LR|get_"), find=find)
 
-FAILURE = Failure(
-    code="SCH007",
-    title="Scheduler is stepped once per epoch instead of per update",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -180,27 +175,14 @@ for epoch in range(epochs):
         optimizer.step()
     scheduler.step()
     print(epoch, scheduler.get_last_lr())
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-torch.manual_seed(0)
-x = torch.randn(160, 8)
-loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-epochs = 4
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, epochs=epochs, steps_per_epoch=len(loader))
-for epoch in range(epochs):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-        scheduler.step()
-    print(epoch, scheduler.get_last_lr())
-""",
+FAILURE = Failure(
+    code="SCH007",
+    title="Scheduler is stepped once per epoch instead of per update",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"scheduler.step()": "    scheduler.step()"}),
     fix="Call scheduler.step() after each optimizer.step(), or count its length in epochs.",
     rule=RULE,
     detector=Detector,

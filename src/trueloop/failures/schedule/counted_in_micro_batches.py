@@ -36,7 +36,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.statement_moves import move_after_fix
@@ -47,7 +46,7 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
+from trueloop.tracing.events import LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -73,7 +72,7 @@ class _StepCounts:
 class Detector(failure.Detector):
     """Compares scheduler steps with backwards in each accumulation window."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)
+    subscribes_to = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, _StepCounts] = weakref.WeakKeyDictionary()
@@ -212,7 +211,6 @@ FAILURE = Failure(
     code="SCH002",
     title="Scheduler is stepped once per micro-batch",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad="""
 import warnings
 import torch

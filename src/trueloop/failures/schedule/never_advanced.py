@@ -41,7 +41,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -50,9 +50,9 @@ from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import dotted_name
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, LoaderExhausted, SchedulerNeverStepped
+from trueloop.tracing.events import LoaderExhausted, SchedulerNeverStepped
 from trueloop.tracing.program_text.schedule_calls import sets_rates
 
 PASSES: Final = 2  # after one pass, the step at the end of the epoch may still follow
@@ -61,7 +61,7 @@ PASSES: Final = 2  # after one pass, the step at the end of the epoch may still 
 class Detector(failure.Detector):
     """Counts passes over data, and receives the schedulers that were never stepped at the end."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, SchedulerNeverStepped)
+    subscribes_to = (LoaderExhausted, SchedulerNeverStepped)
 
     def __init__(self) -> None:
         self._starts: deque[int] = deque(maxlen=PASSES)
@@ -206,48 +206,33 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.SCHEDULER_STEP)
 
 
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(160, 8)
+loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+for epoch in range(5):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    print(epoch, scheduler.get_last_lr())
+"""
+
 FAILURE = Failure(
     code="SCH006",
     title="scheduler.step() is never called",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-x = torch.randn(160, 8)
-loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
-for epoch in range(5):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    print(epoch, scheduler.get_last_lr())
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-x = torch.randn(160, 8)
-loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=16, shuffle=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
-for epoch in range(5):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    print(epoch, scheduler.get_last_lr())
-    scheduler.step()
-""",
+    bad=BAD,
+    good=changed(
+        BAD, {"print(epoch, scheduler.get_last_lr())": "print(epoch, scheduler.get_last_lr())\n    scheduler.step()"}
+    ),
     fix="Call scheduler.step() after optimizer.step() or at the end of each epoch, in the unit of its length.",
     rule=RULE,
     detector=Detector,

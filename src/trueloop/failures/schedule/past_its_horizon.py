@@ -36,13 +36,12 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, Ref, SchedulerStepped
+from trueloop.tracing.events import Ref, SchedulerStepped
 
 ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -50,7 +49,7 @@ ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "Chaine
 class Detector(failure.Detector):
     """Reports updates at a learning rate from beyond the end of a schedule."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped,)
+    subscribes_to = (SchedulerStepped,)
 
     def __init__(self) -> None:
         self._first: weakref.WeakKeyDictionary[Ref, SchedulerStepped] = weakref.WeakKeyDictionary()
@@ -114,12 +113,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.SCHEDULER, "T_max=total_updates", "T_max=epochs")
 
 
-FAILURE = Failure(
-    code="SCH003",
-    title="Learning rate schedule runs past its end",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -138,27 +132,14 @@ for epoch in range(epochs):
         optimizer.step()
         scheduler.step()
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(120, 6)
-targets = inputs.sum(dim=1, keepdim=True)
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-epochs = 5
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
-for epoch in range(epochs):
-    for batch in range(0, 120, 30):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs[batch:batch + 30]), targets[batch:batch + 30])
-        loss.backward()
-        optimizer.step()
-    scheduler.step()
-    print(epoch, optimizer.param_groups[0]["lr"], loss.item())
-""",
+FAILURE = Failure(
+    code="SCH003",
+    title="Learning rate schedule runs past its end",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"    scheduler.step()": "scheduler.step()"}),
     fix="Give the schedule the length of the run, in the unit in which it is stepped.",
     detector=Detector,
     inject=inject,

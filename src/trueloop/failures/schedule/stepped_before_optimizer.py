@@ -37,7 +37,7 @@ import ast
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -45,9 +45,9 @@ from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardStarted, Event, Ref, SchedulerStepped, StepSkipped, StepTaken
+from trueloop.tracing.events import BackwardStarted, Ref, SchedulerStepped, StepSkipped, StepTaken
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _EarlyStep:
 class Detector(failure.Detector):
     """Compares the first step of each scheduler with the second one."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, SchedulerStepped, StepTaken, StepSkipped)
+    subscribes_to = (BackwardStarted, SchedulerStepped, StepTaken, StepSkipped)
 
     def __init__(self) -> None:
         self._early: weakref.WeakKeyDictionary[Ref, _EarlyStep] = weakref.WeakKeyDictionary()
@@ -213,12 +213,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.move(Piece.SCHEDULER_STEP, before=Piece.OPTIMIZER_STEP)
 
 
-FAILURE = Failure(
-    code="SCH001",
-    title="scheduler.step() is called before optimizer.step()",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import warnings
 import torch
 from torch import nn
@@ -238,26 +233,22 @@ for epoch in range(4):
         loss.backward()
         optimizer.step()
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-torch.manual_seed(0)
-inputs = torch.randn(120, 6)
-targets = inputs.sum(dim=1, keepdim=True)
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
-for epoch in range(4):
-    for batch in range(0, 120, 20):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs[batch:batch + 20]), targets[batch:batch + 20])
-        loss.backward()
-        optimizer.step()
-    print(epoch, optimizer.param_groups[0]["lr"], loss.item())
-    scheduler.step()
-""",
+FAILURE = Failure(
+    code="SCH001",
+    title="scheduler.step() is called before optimizer.step()",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import warnings\n": "",
+            'warnings.filterwarnings("ignore")\n': "",
+            "    scheduler.step()\n": "",
+            'print(epoch, optimizer.param_groups[0]["lr"], loss.item())': 'print(epoch, optimizer.param_groups[0]["lr"], loss.item())\n    scheduler.step()',
+        },
+    ),
     fix="Call scheduler.step() after optimizer.step(), or at the end of the epoch.",
     rule=RULE,
     detector=Detector,

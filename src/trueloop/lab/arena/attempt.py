@@ -85,7 +85,9 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
         )
     if launched.nothing or launched.report.problems:
         return replace(
-            trial, why=launched.nothing or f"The sanitizer did not check it completely: {to_single_line(launched.report.problems[0])}"
+            trial,
+            why=launched.nothing
+            or f"The sanitizer did not check it completely: {to_single_line(launched.report.problems[0])}",
         )
     if launched.code not in (0, FINDINGS_EXIT_CODE):
         return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(last_error())}")

@@ -121,7 +121,8 @@ class ContestantName:
     def __post_init__(self) -> None:
         if self.name.strip() != self.name or self.name == BASELINE:
             raise InvalidConfig(
-                f"name is {self.name!r}.", fix="It must not begin or end with a space, and must not be the baseline's name."
+                f"name is {self.name!r}.",
+                fix="It must not begin or end with a space, and must not be the baseline's name.",
             )
 
 

@@ -77,9 +77,7 @@ CREATE TABLE IF NOT EXISTS curves (
     PRIMARY KEY (entry, seed)
 ) WITHOUT ROWID;
 """
-_COLUMNS: Final = (
-    "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
-)
+_COLUMNS: Final = "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
 _SELECT_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
@@ -181,7 +179,8 @@ class Leaderboard:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BoardError(
-                f"The leaderboard's folder {str(path.parent)!r} cannot be created: {error.strerror}.", fix="Give --board."
+                f"The leaderboard's folder {str(path.parent)!r} cannot be created: {error.strerror}.",
+                fix="Give --board.",
             ) from error
         with self._connect() as base:
             base.executescript(_SCHEMA)
@@ -194,7 +193,9 @@ class Leaderboard:
         """
         with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
-            waiting, stored = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
+            waiting, stored = base.execute(
+                "SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries"
+            ).fetchone()
             if (waiting or 0) >= MAX_WAITING and not entry.baseline:
                 raise BoardError(f"{waiting} entries are waiting already.", fix="Submit yours when some are judged.")
             if stored >= MAX_ENTRIES:

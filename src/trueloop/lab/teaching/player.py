@@ -254,7 +254,9 @@ class Play:
         """Stop a run that exceeds the length of its schedule because points were added."""
         total = self.program.names.get("total_updates", math.inf)
         schedule = self.program.names.get("scheduler")
-        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # OneCycleLR raises past its end
+        done = (
+            schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update
+        )  # OneCycleLR raises past its end
         if self._points_changed and done >= total:
             raise Stopped(f"The points have changed, and the schedule ends after {total} updates.")
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_float, format_percent
-from trueloop.verification.batch_tree import to_double, split_batch, batch_size, select_samples
+from trueloop.verification.batch_tree import select_samples, split_batch, to_double
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
-from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode, disable_dropout
+from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze_mode, layers_in_train_mode
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
@@ -84,7 +84,9 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     )
 
 
-def _difference_message(off: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]) -> str:
+def _difference_message(
+    off: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]
+) -> str:
     even, ragged = (" + ".join(map(str, each)) for each in sizes)
     if off["equal"] <= tolerance:
         return (
@@ -92,7 +94,11 @@ def _difference_message(off: dict[str, float], tolerance: float, scale: float, s
             f"by {format_percent(off['short last'])}: every micro-batch has the same weight, whatever its size."
         )
     message = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {format_percent(off['equal'])}"
-    return f"{message}: its length is {format_float(scale)} times the big batch's." if abs(scale - 1) > 0.01 else f"{message}."
+    return (
+        f"{message}: its length is {format_float(scale)} times the big batch's."
+        if abs(scale - 1) > 0.01
+        else f"{message}."
+    )
 
 
 def _ragged_sizes(samples: int, size: int) -> list[int]:
@@ -119,7 +125,9 @@ def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tenso
 
 def _prepare_training(context: ProofContext, trial: Trial) -> TrainingCopy:
     training = context.training_copy()
-    groups = [{"params": group["params"]} for group in training.optimizer.param_groups]  # the step may access its groups
+    groups = [
+        {"params": group["params"]} for group in training.optimizer.param_groups
+    ]  # the step may access its groups
     training.optimizer = torch.optim.SGD(groups, lr=RATE)
     disable_dropout(training.model)
     if trial.batchnorm_frozen:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from trueloop.core.formatting import format_float
-from trueloop.verification.batch_tree import batch_size, select_samples
+from trueloop.verification.batch_tree import select_samples
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.influence import relative_differences, to_best_precision, per_sample_outputs, call_batch_size
+from trueloop.verification.influence import per_sample_outputs, relative_differences, to_best_precision
 from trueloop.verification.model_call import ModelCall, model_outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext

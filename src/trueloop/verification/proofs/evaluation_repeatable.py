@@ -35,11 +35,18 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
     changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # not modes
-    most = max((float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
+    most = max(
+        (float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)),
+        default=0.0,
+    )
     if most:
         traces = [trace_modules(model, call, seed + time) for time in range(2)]
         where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
-        still = f" {format_count(len(in_train_mode), 'module')} stayed in train mode after eval(): {in_train_mode[0]}." if in_train_mode else ""
+        still = (
+            f" {format_count(len(in_train_mode), 'module')} stayed in train mode after eval(): {in_train_mode[0]}."
+            if in_train_mode
+            else ""
+        )
         return Evidence(
             verdict=Verdict.BROKEN,
             message=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the largest."

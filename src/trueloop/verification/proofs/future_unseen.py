@@ -18,8 +18,15 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
-from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode
-from trueloop.verification.influence import PreciseModel, relative_differences, perturb, content_tensors, to_best_precision, call_batch_size, perturb_call
+from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
+from trueloop.verification.influence import (
+    PreciseModel,
+    content_tensors,
+    perturb,
+    perturb_call,
+    relative_differences,
+    to_best_precision,
+)
 from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext

@@ -55,7 +55,9 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
     batch = context.batch
     loss = training.measure_loss(batch)
     should = (
-        Expected(value=expected, words="the expected loss") if expected is not None else _expected(context, training, batch)
+        Expected(value=expected, words="the expected loss")
+        if expected is not None
+        else _expected(context, training, batch)
     )
     ratio = loss / should.value if should.value else math.inf
     numbers = {"loss": loss, "expected": should.value}
@@ -64,9 +66,7 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
     low_end, high_end = (BELOW, should.above) if should.certain else NEAR
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
-        return Evidence(
-            verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks
-        )
+        return Evidence(verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{message}; whether that applies to this loss is unknown: give expected=.")
     if ratio < BELOW and isinstance(context.target.model, nn.Module):
@@ -93,7 +93,10 @@ def _expected(context: ProofContext, training: TrainingCopy, batch: Any) -> Expe
         raise NotApplicable("There is no loss.")
     if not is_criterion(loss):
         return _guess(context, training, batch)
-    output, target = model_outputs(training.model, context.call(training.model, batch), context.target.seed)[0], split_pair(batch)[1]
+    output, target = (
+        model_outputs(training.model, context.call(training.model, batch), context.target.seed)[0],
+        split_pair(batch)[1],
+    )
     if getattr(loss, "reduction", "mean") != "mean":
         raise NotApplicable(f"The loss is a {loss.reduction}, not a mean.")
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss in (F.cross_entropy, F.nll_loss):
@@ -122,7 +125,11 @@ def _classes(count: int, *, certain: bool) -> Expected:
 
 
 def _guess(context: ProofContext, training: TrainingCopy, batch: Any) -> Expected:
-    found = [each for each in model_outputs(training.model, context.call(training.model, batch), context.target.seed) if each.dim() > 1]
+    found = [
+        each
+        for each in model_outputs(training.model, context.call(training.model, batch), context.target.seed)
+        if each.dim() > 1
+    ]
     whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
     if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
         raise NotApplicable("The expected initial value of this loss is unknown: give classes= or expected=.")

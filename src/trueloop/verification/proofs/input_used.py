@@ -16,7 +16,13 @@ from torch import Tensor
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import PreciseModel, relative_differences, perturb, to_best_precision, call_batch_size, perturb_call
+from trueloop.verification.influence import (
+    PreciseModel,
+    perturb,
+    perturb_call,
+    relative_differences,
+    to_best_precision,
+)
 from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
@@ -41,7 +47,9 @@ def input_used(context: ProofContext) -> Evidence:
             after = exact.run(perturb_call(exact.call, [index], _everywhere))
         except NotApplicable:  # a single value, such as token types that are all 0
             continue
-        moved[path] = max((float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0)
+        moved[path] = max(
+            (float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0
+        )
     if not moved:
         raise NotApplicable("The model has no input that could be changed.")
     unused = [path for path, value in moved.items() if not value]

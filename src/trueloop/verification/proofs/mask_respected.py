@@ -16,9 +16,15 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import to_double, describe_batch, leaves, map_tensors, select_samples
+from trueloop.verification.batch_tree import describe_batch, leaves, map_tensors, select_samples, to_double
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, relative_differences, perturb, max_difference
+from trueloop.verification.influence import (
+    FLOAT64_TOLERANCE,
+    LOW_PRECISION_TOLERANCE,
+    max_difference,
+    perturb,
+    relative_differences,
+)
 from trueloop.verification.model_call import model_outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
@@ -54,7 +60,11 @@ def mask_respected(context: ProofContext) -> Evidence:
     training.model.eval()
     found: Evidence | None = None
     for batch, mask in _masked_samples(context):
-        evidence = _compare_trimmed(context, training, batch, mask) if _depends_on_content(mask, batch) else _compare_perturbed(context, training, batch, mask)
+        evidence = (
+            _compare_trimmed(context, training, batch, mask)
+            if _depends_on_content(mask, batch)
+            else _compare_perturbed(context, training, batch, mask)
+        )
         if evidence.verdict is Verdict.HOLDS:
             return evidence
         found = found or evidence
@@ -136,7 +146,9 @@ def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any
     """Compare the batch with one that has other values at masked positions."""
     after = _perturb_masked(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
-        raise NotApplicable(f"Nothing in the batch {describe_batch(batch)} has the mask's shape {list(mask.real_BT.shape)}.")
+        raise NotApplicable(
+            f"Nothing in the batch {describe_batch(batch)} has the mask's shape {list(mask.real_BT.shape)}."
+        )
     return _compare(context, training, (batch, after), (mask.real_BT, mask.real_BT), "when masked values change")
 
 
@@ -154,14 +166,18 @@ def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, 
     return _compare(context, training, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
 
-def _compare(context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
+def _compare(
+    context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str
+) -> Evidence:
     (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measure(context, training, each) for each in pair)
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
         if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
             moved = max(moved, float(relative_differences(a[real[0]], b[real[1]], 0, tolerance)))
         elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
-            moved = max(moved, max_difference(a, b, tolerance))  # one output per sample, which must not depend on padding
+            moved = max(
+                moved, max_difference(a, b, tolerance)
+            )  # one output per sample, which must not depend on padding
     loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
     hidden = int((~real[0]).sum())
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}

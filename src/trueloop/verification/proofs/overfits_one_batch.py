@@ -86,8 +86,8 @@ def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: flo
     if not trained.reached_target and trained.in_time:
         trained, how = _retry_easier(context, few, first, ask)
         left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
-        told = f"On {format_count(batch_norm(batch), 'sample')} {left} of the loss is left; this is {how}."
-        remarks = (told,) if trained.reached_target else ()
+        note = f"On {format_count(batch_norm(batch), 'sample')} {left} of the loss is left; this is {how}."
+        remarks = (note,) if trained.reached_target else ()
         if not trained.reached_target:
             _check_floor(context, few, trained, ask)
     curve = Curve(title="Loss on one batch", lines={"loss": trained.seen}, level=trained.target)

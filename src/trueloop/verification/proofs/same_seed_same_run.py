@@ -80,7 +80,9 @@ def _run(context: ProofContext, updates: int) -> Run:
 def _read(context: ProofContext, most: int) -> list[Any]:
     if context.target.loader is None:
         return context.batches(1)
-    return [move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, most)] or context.batches(1)
+    return [
+        move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, most)
+    ] or context.batches(1)
 
 
 def _state(training: TrainingCopy) -> dict[str, Tensor]:
@@ -93,7 +95,9 @@ def _differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
 
 
 def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
-    gap = f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
+    gap = (
+        f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
+    )
     return Evidence(
         verdict=Verdict.BROKEN,
         message=f"Two runs from one seed diverge at {where}{gap}.",

@@ -46,7 +46,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -86,7 +86,7 @@ class _Sequential:
 class Detector(failure.Detector):
     """Finds the label column of each unshuffled loader and checks whether it was sorted in the first epoch."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         LoaderStarted, BatchLoaded, BackwardStarted, ModelCalled, SortedLabels, LoaderExhausted,
     )  # fmt: skip
 
@@ -219,12 +219,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 RULE = Rule(required_words=("DataLoader", ".step("), find=find)
 
-FAILURE = Failure(
-    code="DAT003",
-    title="Training samples are sorted by class",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -239,23 +234,19 @@ for epoch in range(3):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-labels = torch.arange(4).repeat_interleave(64)
-inputs = torch.randn(256, 6) + labels[:, None]
-loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)
-model = nn.Linear(6, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(3):
-    for x, y in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-""",
+FAILURE = Failure(
+    code="DAT003",
+    title="Training samples are sorted by class",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)": "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)"
+        },
+    ),
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
     rule=RULE,
     detector=Detector,

@@ -223,7 +223,6 @@ FAILURE = Failure(
     code="DAT008",
     title="Subsets of one dataset share its transform",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=BAD,
     good=BAD.replace("import torch\nfrom", "import copy\nimport torch\nfrom", 1).replace(
         "held_out_set.dataset.transform", "held_out_set.dataset = copy.copy(dataset)\nheld_out_set.dataset.transform"

@@ -72,7 +72,7 @@ class _ActiveDropout(NamedTuple):
 class Detector(failure.Detector):
     """Finds active dropout in every evaluation pass of a model in eval mode."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to = (
         ModelCalled,
         BatchLoaded,
         DropoutWithoutTrainingFlag,
@@ -224,7 +224,6 @@ FAILURE = Failure(
     code="EVL004",
     title="Functional dropout ignores eval mode",
     severity=Severity.WARNING,
-    doc=__doc__ or "",
     bad=SCRIPT.replace("{training}", ""),
     good=SCRIPT.replace("{training}", ", training=self.training"),
     fix="Pass training=self.training, or use nn.Dropout.",

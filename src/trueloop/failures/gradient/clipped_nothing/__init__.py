@@ -43,7 +43,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.gradient.clipped_nothing.bindings import bound_once, is_repeated
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped
@@ -54,7 +54,7 @@ GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "iter
 class Detector(failure.Detector):
     """Reports each clipping that received an exhausted generator."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
+    subscribes_to = (GradientsClipped,)
 
     def observe(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if the generator of the parameters was exhausted before."""
@@ -140,12 +140,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.RECORDS] += "\nparameters = model.parameters()"
 
 
-FAILURE = Failure(
-    code="GRD011",
-    title="Gradient clipping gets an exhausted generator",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import warnings
 import torch
 from torch import nn
@@ -162,23 +157,21 @@ for step in range(8):
     loss.backward()
     nn.utils.clip_grad_norm_(parameters, 0.1)
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = 10 * x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-parameters = list(model.parameters())
-optimizer = torch.optim.SGD(parameters, lr=0.001)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    nn.utils.clip_grad_norm_(parameters, 0.1)
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="GRD011",
+    title="Gradient clipping gets an exhausted generator",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import warnings\n": "",
+            'warnings.filterwarnings("ignore")\n': "",
+            "parameters = model.parameters()": "parameters = list(model.parameters())",
+        },
+    ),
     fix="Keep the parameters as a list: list(model.parameters()).",
     rule=RULE,
     detector=Detector,

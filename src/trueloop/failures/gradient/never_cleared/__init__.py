@@ -48,7 +48,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, StepTaken
@@ -58,7 +58,7 @@ from trueloop.tracing.object_facts import WeakIdDict
 class Detector(failure.Detector):
     """Reports each step whose gradients contain values that an earlier step has used."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to = (StepTaken,)
 
     def __init__(self) -> None:
         self._first_norms = WeakIdDict[Ref, float | None]()
@@ -178,40 +178,32 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.ZERO_GRAD)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="GRD001",
     title="Gradients are never cleared",
     severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    rows = torch.randint(256, (32,))
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = nn.functional.mse_loss(model(x[rows]), y[rows])": "optimizer.zero_grad()\n    loss = nn.functional.mse_loss(model(x[rows]), y[rows])"
+        },
+    ),
     fix="Call optimizer.zero_grad() once per update, before its first backward.",
     rule=RULE,
     detector=Detector,

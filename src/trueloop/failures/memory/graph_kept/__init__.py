@@ -47,7 +47,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
@@ -58,7 +58,7 @@ MIN_UPDATES = 64  # in fewer no graph is old enough
 class Detector(failure.Detector):
     """Reports old graphs that are all alive, at the line that stores them."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, GraphsAlive)
+    subscribes_to = (ModelCalled, GraphsAlive)
 
     def __init__(self) -> None:
         self._updates = 0
@@ -164,12 +164,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.RECORD_LOSS, "loss.item()", "loss")
 
 
-FAILURE = Failure(
-    code="MEM001",
-    title="Graphs of past updates are kept in memory",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -186,25 +181,14 @@ for step in range(80):
     optimizer.step()
     losses.append(loss)
 print(sum(losses) / len(losses))
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-losses = []
-for step in range(80):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-print(sum(losses) / len(losses))
-""",
+FAILURE = Failure(
+    code="MEM001",
+    title="Graphs of past updates are kept in memory",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(BAD, {"losses.append(loss)": "losses.append(loss.item())"}),
     fix="Store numbers instead of tensors with a graph: loss.item() or loss.detach().",
     rule=RULE,
     detector=Detector,

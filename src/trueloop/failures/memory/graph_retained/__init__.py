@@ -41,7 +41,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
@@ -52,7 +52,7 @@ MIN_UPDATES = 13  # that retain; only then the first twelve graphs can be judged
 class Detector(failure.Detector):
     """Reports each line whose retained graphs were freed without a second backward."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, GraphsRetained)
+    subscribes_to = (BackwardStarted, GraphsRetained)
 
     def __init__(self) -> None:
         self._updates: set[int] = set()
@@ -138,12 +138,7 @@ def _remove_retain_graph(source: SourceFile, backward: Op) -> Fix | None:
 
 RULE = Rule(required_words=(".backward(", "retain_graph|None, True"), find=find)
 
-FAILURE = Failure(
-    code="MEM002",
-    title="retain_graph=True without a second backward",
-    severity=Severity.WARNING,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -156,21 +151,14 @@ for step in range(20):
     loss = nn.functional.mse_loss(model(x), y)
     loss.backward(retain_graph=True)
     optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.rand(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="MEM002",
+    title="retain_graph=True without a second backward",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"loss.backward(retain_graph=True)": "loss.backward()"}),
     fix="Remove retain_graph, or pass it only where another backward through the same graph follows.",
     rule=RULE,
     detector=Detector,

@@ -40,7 +40,7 @@ from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.schedule.plateau_the_wrong_way.metric_direction import Metric, metric_of
 
 RIGHT_MODE: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
@@ -95,12 +95,7 @@ def _switch_mode(source: SourceFile, scheduler: AbstractValue, mode: str) -> Fix
 
 RULE = Rule(required_words=("ReduceLROnPlateau", ".step("), find=find)
 
-FAILURE = Failure(
-    code="SCH005",
-    title="ReduceLROnPlateau has the wrong mode",
-    severity=Severity.ERROR,
-    doc=__doc__ or "",
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -115,23 +110,19 @@ for epoch in range(8):
     loss.backward()
     optimizer.step()
     scheduler.step(loss.item())
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="min", patience=2)
-for epoch in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    scheduler.step(loss.item())
-""",
+FAILURE = Failure(
+    code="SCH005",
+    title="ReduceLROnPlateau has the wrong mode",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=2)': 'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="min", patience=2)'
+        },
+    ),
     fix='Use mode="min" for a value that should fall and mode="max" for one that should rise.',
     rule=RULE,
 )
