@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trueloop.autograd.graph import inspect
-from trueloop.autograd.graph_svg import HIGH, MOST, WIDE, picture
+from trueloop.autograd.graph_svg import HIGH, MAX_NODES, WIDE, picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,8 +55,8 @@ def test_names_are_escaped_and_kept_in_the_tooltip():
 
 def test_of_a_large_graph_the_nearest_are_drawn_and_the_rest_is_said():
     y = torch.ones(1, requires_grad=True)
-    for _ in range(MOST + 10):
+    for _ in range(MAX_NODES + 10):
         y = y + 1
     root = drawn(inspect(y))
-    assert len(list(root.iter(f"{SVG}rect"))) == MOST
+    assert len(list(root.iter(f"{SVG}rect"))) == MAX_NODES
     assert root.find(f"{SVG}desc").text == "11 more nodes are not drawn."

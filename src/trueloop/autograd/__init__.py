@@ -1,8 +1,8 @@
-"""`trueloop.autograd`: what backward computes and keeps, and how to have it compute something else.
+"""`trueloop.autograd`: inspects the autograd graph, and changes what backward computes and keeps.
 
-Stable functions of logits, straight-through estimators, gradients reversed and scaled, freezing in the middle of a run,
-state without its graph, several losses at once, cross-entropy without the logits of a large vocabulary, blocks computed
-again to spare memory, and the graph behind a loss. Everything works on plain torch models and loops.
+Stable functions of logits, straight-through estimators, reversed and scaled gradients, freezing during a run, detached
+state, several losses, chunked cross-entropy for a large vocabulary, gradient checkpointing, and the graph of a loss.
+Everything works on plain torch models and loops.
 """
 
 from __future__ import annotations

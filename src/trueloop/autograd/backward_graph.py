@@ -1,6 +1,6 @@
-"""The graph behind a tensor, walked: its nodes, their edges, what each has saved, and where each would be drawn.
+"""Traverses the autograd graph of a tensor: nodes, edges, saved tensors, and a layout for drawing.
 
-Works on any objects with ``next_functions``, as torch's nodes are; nothing is run, and no hook of the program's.
+Works on any objects with ``next_functions``, such as torch's nodes; nothing is run, and no hooks are called.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ class Walk(NamedTuple):
 
     nodes: list[Any]
     edges: list[tuple[int, int]]
-    """(from, to) by place in ``nodes``, as backward goes."""
-    turns: list[float]
-    """How far each node lies off its first parent's row: what an operation was given is drawn in its order, a layer's
-    bias above, its inputs ahead, its weight below."""
+    """(from, to) as indices into ``nodes``, in the direction of backward."""
+    offsets: list[float]
+    """Row offset of each node from its first parent: the inputs of an operation are drawn in order, a layer's bias
+    above, its input ahead, its weight below."""
     cut: bool
-    """There are more nodes than were asked for."""
+    """True where the graph has more nodes than requested."""
 
 
-def walk(root: Any, most: int) -> Walk:
-    """Return at most so many nodes behind a root, the nearest ones.
+def walk(root: Any, limit: int) -> Walk:
+    """Return the nearest nodes of a graph, up to a limit.
 
     Args:
         root: a tensor's ``grad_fn``.
-        most: nodes.
+        limit: largest number of nodes.
     """
-    nodes, numbers, turns, cut = [root], {root: 0}, [0.0], False
+    nodes, numbers, offsets, cut = [root], {root: 0}, [0.0], False
     edges: list[tuple[int, int]] = []
-    for place, node in enumerate(nodes):  # grows as it goes
+    for place, node in enumerate(nodes):  # the list grows during the loop
         given = [child for child, _ in node.next_functions if child is not None]
         for slot, child in enumerate(given):
-            if child not in numbers and len(nodes) == most:
+            if child not in numbers and len(nodes) == limit:
                 cut = True
                 continue
             if child not in numbers:
                 numbers[child] = len(nodes)
                 nodes.append(child)
-                turns.append(slot - (len(given) - 1) / 2)
+                offsets.append(slot - (len(given) - 1) / 2)
             edges.append((place, numbers[child]))
-    return Walk(nodes, edges, turns, cut)
+    return Walk(nodes, edges, offsets, cut)
 
 
 def saved(node: Any) -> Iterator[tuple[str, Any, State]]:
-    """Yield what a node has saved: torch's name for it, the value, and whether it is there.
+    """Yield the saved values of a node: torch's name, the value, and its state.
 
-    The value is None where it is freed, or behind hooks (checkpointing, offloading), which would have to be run. Before
-    torch 2.8, which does not tell that there are any, they are run.
+    The value is None if it is freed, or behind hooks (checkpointing, offloading), which would have to be run. Before
+    torch 2.8, which does not expose hooks, they are run.
     """
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
-            yield from _held(node, attribute.removeprefix("_raw"))
+            yield from _saved_values(node, attribute.removeprefix("_raw"))
 
 
-def _held(node: Any, attribute: str) -> Iterator[tuple[str, Any, State]]:
-    """Yield one of a node's attributes; a custom Function's holds all that it has saved, and may hold lists."""
+def _saved_values(node: Any, attribute: str) -> Iterator[tuple[str, Any, State]]:
+    """Yield the values of one saved attribute; that of a custom Function contains all its saved values, also lists."""
     name = attribute.removeprefix("_saved_")
     try:
         raw = getattr(node, f"_raw{attribute}")
@@ -79,25 +79,25 @@ def _held(node: Any, attribute: str) -> Iterator[tuple[str, Any, State]]:
         yield name, value, "kept"
 
 
-def places(edges: Sequence[tuple[int, int]], turns: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the column and the row of each node: its longest way from the root, and its turn off the way to it.
+def places(edges: Sequence[tuple[int, int]], offsets: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the column and row of each node: its longest path from the root, and its row offset.
 
     Args:
         edges: (from, to), each node's first parent before the others.
-        turns: how far a node lies beside its first parent, in rows.
+        offsets: row offset of each node from its first parent.
     """
-    depth, rows = depths(len(turns), edges), [0.0] * len(turns)
+    depth, rows = depths(len(offsets), edges), [0.0] * len(offsets)
     placed = {0}
     for parent, child in edges:
         if child not in placed:
             placed.add(child)
-            rows[child] = rows[parent] + turns[child]
+            rows[child] = rows[parent] + offsets[child]
     last, top = max(depth), min(rows)
     return [(last - column, row - top) for column, row in zip(depth, rows, strict=True)]
 
 
 def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each node's longest way from the root, in edges."""
+    """Return the longest path from the root to each node, in edges."""
     children: dict[int, list[int]] = {}
     waits = [0] * count
     for parent, child in edges:

@@ -1,4 +1,4 @@
-"""What computing a block again in backward would spare in memory and cost in time, measured block by block."""
+"""Measures the memory that recomputing each block would save, and its time."""
 
 from __future__ import annotations
 
@@ -15,89 +15,89 @@ from trueloop.autograd.graph import tensors_in
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_size
 
-ROUNDS = 3  # the quickest counts: whatever else the machine does only ever adds
+ROUNDS = 3  # the fastest counts: other load on the machine only adds time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCost:
-    """One block, over all of its calls in one forward pass."""
+    """Cost of one block, over all its calls in one forward pass."""
 
     name: str
     spares_b: int
-    """Bytes saved for backward within it, without its inputs and outputs, which stay, and its parameters."""
+    """Bytes saved for backward in it, without its inputs, outputs and parameters, which are kept anyway."""
     forward_s: float
-    """What computing it once more takes."""
+    """Seconds to compute it again."""
 
 
 def measure_blocks(model: nn.Module, blocks: Mapping[str, nn.Module], run: Callable[[], Any]) -> tuple[BlockCost, ...]:
-    """Run the forward pass a few times and return what each block keeps and takes.
+    """Run the forward pass a few times and measure the saved memory and time of each block.
 
-    Buffers (BatchNorm's statistics) and random numbers are afterwards as they were before.
+    Buffers (BatchNorm's statistics) and random generators are restored afterwards.
 
     Args:
-        model: whose buffers are put back.
-        blocks: by name, within the model.
+        model: model whose buffers are restored.
+        blocks: submodules by name.
         run: the forward pass up to the loss, with gradients enabled.
 
     Raises:
-        InvalidConfig: a block is not called by it.
+        InvalidConfig: the forward pass does not call a block.
 
     Cost: four forward passes, and on a GPU two synchronisations for each call of a block.
     """
     owned = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    books = {name: _Book(owned) for name in blocks}
-    with _as_before(model), ExitStack() as stack:
+    recorders = {name: _BlockRecorder(owned) for name in blocks}
+    with _state_restored(model), ExitStack() as stack:
         for name, block in blocks.items():
-            for handle in books[name].attach(block):
+            for handle in recorders[name].attach(block):
                 stack.callback(handle.remove)
         for _ in range(ROUNDS + 1):  # the first one warms up
-            for book in books.values():
-                book.begin()
+            for recorder in recorders.values():
+                recorder.begin()
             run()
-    idle = [name for name, book in books.items() if not book.calls]
+    idle = [name for name, recorder in recorders.items() if not recorder.calls]
     if idle:
         raise InvalidConfig(
-            f"The block {idle[0]} is not called by the forward pass given.",
-            why="What it keeps and takes cannot be measured.",
-            fix="Give a function that runs the whole model, or leave the block out.",
+            f"The block {idle[0]} is not called by the forward pass.",
+            why="Its memory and time cannot be measured.",
+            fix="Give a function that runs the whole model, or omit the block.",
         )
     return tuple(
-        BlockCost(name=name, spares_b=sum(book.sizes.values()), forward_s=min(book.rounds[1:]))
-        for name, book in books.items()
+        BlockCost(name=name, spares_b=sum(recorder.sizes.values()), forward_s=min(recorder.rounds[1:]))
+        for name, recorder in recorders.items()
     )
 
 
 def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
-    """Return the blocks to compute again so that so much memory is spared, at little time: most bytes per second first.
+    """Choose the blocks to recompute for a given saving of memory, preferring most bytes per second.
 
     Args:
-        costs: of the blocks there are.
-        spare_b: bytes to spare at least.
+        costs: measured costs of all blocks.
+        spare_b: smallest number of bytes to save.
 
-    Returns:
-        Names in the order given; without any of them it would not be enough.
+    Reoffsets:
+        Names in the given order; each of them is needed.
 
     Raises:
-        InvalidConfig: all of them together spare less.
+        InvalidConfig: all blocks together save less.
     """
-    most = sum(cost.spares_b for cost in costs)
-    if most < spare_b:
+total = sum(cost.spares_b for cost in costs)
+if total < spare_b:
         raise InvalidConfig(
-            f"{format_size(spare_b)} are to be spared, and all {len(costs)} blocks together spare {format_size(most)}.",
-            fix="Make the micro-batch smaller, or spare less.",
+            f"{format_size(spare_b)} are to be saved, but all {len(costs)} blocks together save {format_size(total)}.",
+            fix="Use a smaller micro-batch, or a smaller spare_b.",
         )
     ranked = sorted(costs, key=lambda cost: cost.spares_b / max(cost.forward_s, 1e-9))
-    left = most
+left = total
     dropped: set[str] = set()
-    for cost in ranked:  # the least worth it is dropped first, where the rest is enough without it
+    for cost in ranked:  # the least efficient is dropped first, if the rest is enough
         if left - cost.spares_b >= spare_b:
             dropped.add(cost.name)
             left -= cost.spares_b
     return tuple(cost.name for cost in costs if cost.name not in dropped)
 
 
-class _Book:
-    """What was saved and how long it took, of one block."""
+class _BlockRecorder:
+    """Records the saved memory and the time of one block."""
 
     def __init__(self, owned: set[int]) -> None:
         self._owned = owned
@@ -107,7 +107,7 @@ class _Book:
         self.calls = 0
 
     def begin(self) -> None:
-        """Begin a forward pass."""
+        """Start a forward pass."""
         self.sizes, self.calls = {}, 0
         self.rounds.append(0.0)
 
@@ -126,22 +126,22 @@ class _Book:
         stack = ExitStack()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, _same))
         given = {_address(tensor) for tensor in tensors_in((args, kwargs))}
-        _wait(block)
+        _synchronize(block)
         self._open.append((stack, found, given, perf_counter()))
 
     def _leave(self, block: nn.Module, _args: Any, output: Any) -> None:
-        _wait(block)
-        stack, found, given, began_s = self._open.pop()
-        self.rounds[-1] += perf_counter() - began_s
+        _synchronize(block)
+        stack, found, given, start_s = self._open.pop()
+        self.rounds[-1] += perf_counter() - start_s
         stack.close()
         staying = self._owned | given | {_address(tensor) for tensor in tensors_in(output)}
-        call = self.calls << 64  # an address may be used again by a later call
+        call = self.calls << 64  # a later call may reuse an address
         self.sizes |= {call + address: nbytes for address, nbytes in found.items() if address not in staying}
         self.calls += 1
 
 
 @contextmanager
-def _as_before(model: nn.Module) -> Generator[None]:
+def _state_restored(model: nn.Module) -> Generator[None]:
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = sorted({each.device.index for each in model.parameters() if each.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
@@ -151,7 +151,7 @@ def _as_before(model: nn.Module) -> Generator[None]:
             buffer.copy_(copy)
 
 
-def _wait(block: nn.Module) -> None:
+def _synchronize(block: nn.Module) -> None:
     device = next((parameter.device for parameter in block.parameters()), None)
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,8 +1,8 @@
-"""Cross-entropy over a large vocabulary, a chunk of tokens at a time: the logits of all tokens never lie in memory.
+"""Computes cross-entropy over a large vocabulary in chunks of tokens, without storing the logits of all tokens.
 
 With 16,384 tokens and 50,257 words the logits alone are 3.1 GiB in float32, and torch keeps their log-softmax and makes
-a gradient of the same size. Here each chunk of tokens goes through the head, adds its sum and is forgotten; backward
-computes its logits again. Two matrices of hidden size remain, at the price of one more product with the head.
+a gradient of the same size. Here each chunk of tokens goes through the head, adds its sum and is freed; backward
+computes its logits again. Only two matrices of hidden size remain, at the cost of one more product with the head.
 """
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from trueloop.core.errors import InvalidData, InvalidModel
 from trueloop.training.objective import Loss
 
-# Logits at a time: 64 MiB in float32. Fewer make the head be read more often than it is used, see benchmarks/head.py.
+# Logits at a time: 64 MiB in float32. With fewer, reading the head dominates, see benchmarks/head.py.
 CHUNK: Final = 2**24
 
 
@@ -33,21 +33,21 @@ def chunked_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> Loss:
-    """Return what ``F.cross_entropy(head(hidden), target)`` is the mean of, as a sum and a count, without the logits.
+    """Return the sum and count of ``F.cross_entropy(head(hidden), target)`` without storing the logits.
 
-    Equal in value and gradient to torch's own, rounding apart. Under autocast the products are taken in its dtype, as
+    Equal in value and gradient to torch's up to rounding. Under autocast the products are taken in its dtype, as
     in a linear layer, and everything else in float32.
 
     Args:
-        hidden: what the head would be applied to, [..., D].
+        hidden: inputs of the head, [..., D].
         head: the layer that gives the logits, an embedding tied to it, or its weight alone, [V, D].
-        target: the index of the right word, [...] like ``hidden`` without D; int64.
-        weight: of each word, [V].
-        ignore_index: targets that do not count.
+        target: index of the correct word, [...] like ``hidden`` without D; int64.
+        weight: class weights, [V].
+        ignore_index: target value to ignore.
         label_smoothing: share of the target spread over all words, in [0, 1].
         chunk: tokens at a time, at least 1; None = as many as make `CHUNK` logits.
 
-    Returns:
+    Reoffsets:
         The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``:
         a metric that needs the logits cannot be had with it.
 
@@ -118,7 +118,7 @@ class _Sum(Function):
         if torch.is_grad_enabled():
             raise InvalidModel(
                 "chunked_cross_entropy cannot be differentiated twice (create_graph=True).",
-                why="Its backward computes the logits anew and keeps nothing to differentiate again.",
+                why="Its backward recomputes the logits and keeps no graph for a second derivative.",
                 fix="Use torch.nn.functional.cross_entropy on the logits where a gradient penalty needs that.",
             )
         hidden_ND, matrix_VD, bias_V, *_ = ctx.saved_tensors
@@ -136,7 +136,7 @@ class _Sum(Function):
 
 
 class _Gradients(NamedTuple):
-    """Of what requires one; else None."""
+    """Gradients; None for tensors that require none."""
 
     hidden_ND: Tensor | None
     matrix_VD: Tensor | None
@@ -144,7 +144,7 @@ class _Gradients(NamedTuple):
 
 
 def _accumulate(ctx: Any, above: Tensor, found: _Gradients) -> None:
-    """Add every chunk's part to the gradients.
+    """Add the contribution of every chunk to the gradients.
 
     With p = softmax(z), weight w, smoothing e and W the sum of all weights, the gradient by the logit z_v of a token
     with target t is  p_v ((1 - e) w_t + e W / V) - (1 - e) w_t [v = t] - e w_v / V.
@@ -170,7 +170,7 @@ def _accumulate(ctx: Any, above: Tensor, found: _Gradients) -> None:
 
 
 class _Head:
-    """Hidden states to logits, as a linear layer under autocast computes them."""
+    """Maps hidden states to logits like a linear layer under autocast."""
 
     def __init__(self, matrix_VD: Tensor, bias_V: Tensor | None, plan: _Plan) -> None:
         self.matrix_VD = matrix_VD.to(plan.computed_in)
@@ -178,7 +178,7 @@ class _Head:
         self._plan = plan
 
     def __call__(self, hidden_CD: Tensor) -> Tensor:
-        """Return logits [C, V], a tensor of their own."""
+        """Return logits [C, V] as a new tensor."""
         return F.linear(hidden_CD.to(self._plan.computed_in), self.matrix_VD, self._bias_V).to(self._plan.precise)
 
 
@@ -207,18 +207,19 @@ def _over_words(logits_CV: Tensor, weight_V: Tensor | None) -> Tensor:
 def _check(hidden: Tensor, matrix: Tensor, target: Tensor, weight: Tensor | None, smoothing: float) -> None:
     if matrix.dim() != 2 or hidden.shape[-1] != matrix.shape[1]:
         raise InvalidData(
-            f"The hidden states have shape {tuple(hidden.shape)}, the head's weight has {tuple(matrix.shape)}.",
-            fix="The weight is [words, features], the hidden states are [..., features]; give them, not the logits.",
+            f"The hidden states have shape {tuple(hidden.shape)}, but the head's weight has {tuple(matrix.shape)}.",
+            fix="The weight is [words, features], the hidden states are [..., features], not the logits.",
         )
     if target.shape != hidden.shape[:-1] or target.is_floating_point():
         raise InvalidData(
             f"The target is {str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}, the hidden "
             f"states have shape {tuple(hidden.shape)}.",
-            fix="Give one word's index per token: the shape of the hidden states without their last dimension.",
+            fix="Give one word index per token: the shape of the hidden states without their last dimension.",
         )
     if weight is not None and weight.shape != matrix.shape[:1]:
         raise InvalidData(
-            f"weight has shape {tuple(weight.shape)}, and there are {len(matrix)} words.", fix="One each."
+            f"weight has shape {tuple(weight.shape)}, but there are {len(matrix)} words.",
+            fix="Give one weight per word.",
         )
     if not 0 <= smoothing <= 1:
         raise InvalidData(f"label_smoothing is {smoothing!r}.", fix="It is a share, in [0, 1].")

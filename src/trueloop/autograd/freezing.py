@@ -1,4 +1,4 @@
-"""Freezing and thawing in the middle of a run: what the optimizer holds follows, and the rest keeps its moments."""
+"""Freezes and unfreezes parameters during a run, and updates the optimizer; other parameters keep their state."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What a call of `freeze` or `thaw` did."""
+    """Result of `freeze` or `thaw`."""
 
     parameters: tuple[str, ...]
-    """Whose ``requires_grad`` changed, in the model's order; a tied weight by each of its names."""
+    """Names of parameters whose ``requires_grad`` changed, in the model's order; a tied weight under each name."""
     taken_out: int
-    """Parameters that the optimizer held and holds no more."""
+    """Number of parameters removed from the optimizer."""
     put_in: int
-    """Parameters that the optimizer did not hold and now does."""
+    """Number of parameters added to the optimizer."""
 
 
 def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None) -> Changed:
-    """Stop training every parameter whose name matches a shell pattern, and take it out of the optimizer.
+    """Stop training every parameter whose name matches a shell pattern, and remove it from the optimizer.
 
-    A frozen parameter's gradient and its state (Adam's moments) are dropped: a gradient left behind would count in the
-    norm and be stepped once more, and moments of a time long past are no estimate of anything when it is thawed. What
-    stays keeps its state, its group and its settings. A group that becomes empty stays, so that a scheduler, which
-    counts groups, goes on working.
+    A frozen parameter's gradient and its state (Adam's moments) are dropped: a remaining gradient would count in the
+    norm and be applied once more, and old moments are useless when it is thawed. Other parameters keep their state,
+    group and settings. A group that becomes empty stays, because schedulers rely on the number of groups.
 
-    A BatchNorm within moves its running statistics while it is in train mode: put that part in eval mode yourself. With
-    DistributedDataParallel, freeze and thaw first and wrap again: it decides when wrapped for which gradients to wait.
+    A frozen BatchNorm still updates its running statistics in train mode: set that part to eval mode yourself. With
+    DistributedDataParallel, freeze and thaw first and wrap again: the wrapper decides for which gradients to wait.
 
     Args:
-        model: modified; nothing is changed when anything is wrong.
+        model: modified; unchanged if an error is raised.
         patterns: "backbone.*", "*.bias"; case-sensitive.
         optimizer: modified; None leaves it to the caller.
 
     Raises:
-        InvalidConfig: no pattern, or one that matches no parameter.
+        InvalidConfig: there is no pattern, or one matches no parameter.
         InvalidModel: an optimizer whose state is not kept for each parameter (LBFGS).
     """
-    chosen = _chosen(model, patterns, asked="freeze", why="The part meant to be frozen would go on being trained.")
+    chosen = _match_parameters(
+        model, patterns, operation="freeze", why="The part meant to be frozen would still be trained."
+    )
     _refuse_joint_state(optimizer)
     changed = tuple(name for name, parameter in chosen.items() if parameter.requires_grad)
     for parameter in chosen.values():
@@ -62,7 +63,7 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
     if optimizer is not None:
         for parameter in chosen.values():
             optimizer.state.pop(parameter, None)
-        _tell(optimizer)
+        _refresh(optimizer)
     return Changed(parameters=changed, taken_out=taken_out, put_in=0)
 
 
@@ -72,27 +73,27 @@ def thaw(
     optimizer: torch.optim.Optimizer | None = None,
     group: str | int | None = None,
 ) -> Changed:
-    """Train every parameter whose name matches a shell pattern again, and put it into the optimizer, with fresh state.
+    """Train every parameter whose name matches a shell pattern again, and add it to the optimizer with new state.
 
-    The group is the only one there is; or, of two that differ in nothing but weight decay, the decaying one for two
-    dimensions or more and the other for biases and normalisation weights; or the one that is named. There it comes in
-    the model's order, if what is there is in that order, so that the optimizer's ``state_dict`` fits one that was
-    built anew. Groups themselves are never added: a scheduler would not know their rate.
+    The group is the only one; or, of two that differ only in weight decay, the decaying one for two dimensions or more
+    and the other for biases and normalisation weights; or the given one. If the group is in the model's order, the
+    parameters are inserted in that order, so that the ``state_dict`` fits a newly built optimizer. Groups are never
+    added: a scheduler would not know their rate.
 
     Args:
-        model: modified; nothing is changed when anything is wrong.
+        model: modified; unchanged if an error is raised.
         patterns: "backbone.layer4.*"; case-sensitive.
         optimizer: modified; None leaves it to the caller.
-        group: place or ``name`` of the group that takes them all, where the choice is not plain.
+        group: index or ``name`` of the group for all of them, where the choice is ambiguous.
 
     Raises:
-        InvalidConfig: no pattern, one that matches no parameter, or a group that there is not.
-        InvalidModel: it cannot be told which group is meant, an integer parameter, or an LBFGS.
+        InvalidConfig: there is no pattern, one matches no parameter, or the group does not exist.
+        InvalidModel: the group is ambiguous, a parameter has an integer type, or the optimizer is LBFGS.
     """
-    chosen = _chosen(model, patterns, asked="thaw", why="The part meant to be trained would stay as it is.")
+    chosen = _match_parameters(model, patterns, operation="thaw", why="The part meant to be trained would not change.")
     _refuse_joint_state(optimizer)
-    whole = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
-    if whole:
+    integers = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
+    if integers:
         raise InvalidModel(
             f"Parameters of whole numbers cannot be trained: {format_names(whole)}.",
             fix="Leave them out of the patterns.",
@@ -104,41 +105,43 @@ def thaw(
     order = {id(parameter): place for place, parameter in enumerate(model.parameters())}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for target, added in targets.values():
-        _refill(target, _merged(target["params"], added, order), names)
-        _start(optimizer, target, added)
+        _refill(target, _merge_in_order(target["params"], added, order), names)
+        _init_state(optimizer, target, added)
     if optimizer is not None:
-        _tell(optimizer)
+        _refresh(optimizer)
     return Changed(parameters=changed, taken_out=0, put_in=sum(len(added) for _target, added in targets.values()))
 
 
-def _chosen(model: nn.Module, patterns: Sequence[str], *, asked: str, why: str) -> dict[str, nn.Parameter]:
+def _match_parameters(
+    model: nn.Module, patterns: Sequence[str], *, operation: str, why: str
+) -> dict[str, nn.Parameter]:
     if not patterns:
-        raise InvalidConfig(f"{asked} was given no pattern.", fix=f'Name some parameters: {asked}(model, "encoder.*").')
+        raise InvalidConfig(f"{operation} got no pattern.", fix=f'Name parameters: {operation}(model, "encoder.*").')
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    return {name: parameters[name] for name in match_names(list(parameters), patterns, option=asked, why=why)}
+    return {name: parameters[name] for name in match_names(list(parameters), patterns, option=operation, why=why)}
 
 
 def _refuse_joint_state(optimizer: torch.optim.Optimizer | None) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidModel(
-            "LBFGS keeps one state for all parameters together.",
-            why="Its history would not fit what is left.",
-            fix="Freeze or thaw first, and build a new optimizer over what is left to train.",
+            "LBFGS keeps one joint state for all parameters.",
+            why="Its history would not fit the remaining parameters.",
+            fix="Freeze or thaw first, and build a new optimizer over the trainable parameters.",
         )
 
 
 def _targets(
     optimizer: torch.optim.Optimizer, chosen: Mapping[str, nn.Parameter], group: str | int | None
 ) -> dict[int, tuple[Group, list[nn.Parameter]]]:
-    """Return the groups that get something by place, each with what it gets."""
+    """Return the groups that receive parameters by index, each with these parameters."""
     groups: list[Group] = optimizer.param_groups
     held = {id(parameter) for each in groups for parameter in each["params"]}
-    fixed = _named(groups, group) if group is not None else None
+    fixed = _find_group(groups, group) if group is not None else None
     targets: dict[int, tuple[Group, list[nn.Parameter]]] = {}
     for parameter in chosen.values():
         if id(parameter) in held:
             continue
-        held.add(id(parameter))  # a tied weight comes by each of its names
+        held.add(id(parameter))  # a tied weight appears under each name
         place = _place_for(groups, parameter) if fixed is None else fixed
         targets.setdefault(place, (groups[place], []))[1].append(parameter)
     return targets
@@ -152,9 +155,9 @@ def _place_for(groups: Sequence[Group], parameter: nn.Parameter) -> int:
     if len(groups) == 2 and alike and sorted(bool(each) for each in decays) == [False, True]:
         return next(place for place, each in enumerate(decays) if bool(each) == (parameter.ndim >= 2))
     raise InvalidModel(
-        f"The optimizer has {len(groups)} groups, and it cannot be told which is meant: {_described(groups)}.",
-        why="Rate and weight decay of what is thawed would be a guess.",
-        fix="Give group=, its place or its name.",
+        f"The optimizer has {len(groups)} groups, and the right one is ambiguous: {_describe_groups(groups)}.",
+        why="Learning rate and weight decay of the thawed parameters would be a guess.",
+        fix="Give group=, its index or its name.",
     )
 
 
@@ -162,43 +165,43 @@ def _settings(group: Group) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "name", "weight_decay", "param_names")}
 
 
-def _named(groups: Sequence[Group], group: str | int) -> int:
+def _find_group(groups: Sequence[Group], group: str | int) -> int:
     for place, each in enumerate(groups):
         if group in (place, each.get("name")):
             return place
-    raise InvalidConfig(f"There is no group {group!r}.", fix=f"The groups are {_described(groups)}.")
+    raise InvalidConfig(f"There is no group {group!r}.", fix=f"The groups are {_describe_groups(groups)}.")
 
 
-def _described(groups: Sequence[Group]) -> str:
-    told: list[str] = []
+def _describe_groups(groups: Sequence[Group]) -> str:
+    parts: list[str] = []
     for place, group in enumerate(groups):
         name = f" {group['name']!r}" if "name" in group else ""
         decay = f", weight decay {group['weight_decay']:g}" if "weight_decay" in group else ""
-        told.append(f"{place}{name} (lr {float(group['lr']):g}{decay})")
-    return ", ".join(told)
+        parts.append(f"{place}{name} (lr {float(group['lr']):g}{decay})")
+    return ", ".join(parts)
 
 
 def _refill(group: Group, parameters: list[nn.Parameter], names: Mapping[int, str]) -> None:
-    """Give a group other parameters; an optimizer that was made from named ones keeps their names beside them."""
+    """Replace the parameters of a group, and their names if the optimizer has named parameters."""
     if "param_names" in group:
         known = {id(each): name for each, name in zip(group["params"], group["param_names"], strict=True)}
         group["param_names"] = [known.get(id(each)) or names[id(each)] for each in parameters]
     group["params"] = parameters
 
 
-def _start(optimizer: torch.optim.Optimizer | None, group: Group, added: Sequence[nn.Parameter]) -> None:
-    """Make the state of an optimizer that makes it when it is built, not at the first step: Adagrad, of torch's own."""
+def _init_state(optimizer: torch.optim.Optimizer | None, group: Group, added: Sequence[nn.Parameter]) -> None:
+    """Initialise the state of Adagrad, which creates it at construction, not at the first step."""
     if isinstance(optimizer, torch.optim.Adagrad):
         made = {key: group[key] for key in ("lr", "initial_accumulator_value", "fused") if key in group}
         optimizer.state.update(torch.optim.Adagrad(added, **made).state)
 
 
-def _tell(optimizer: torch.optim.Optimizer) -> None:
-    """Say that groups and state have changed, as ``load_state_dict`` does at its end: some keep lists of what was."""
+def _refresh(optimizer: torch.optim.Optimizer) -> None:
+    """Call ``__setstate__`` like ``load_state_dict``: some optimizers cache lists of their parameters."""
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
 
 
-def _merged(
+def _merge_in_order(
     there: Sequence[nn.Parameter], added: Sequence[nn.Parameter], order: Mapping[int, int]
 ) -> list[nn.Parameter]:
     places = [order.get(id(parameter), -1) for parameter in there]

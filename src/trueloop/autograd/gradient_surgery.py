@@ -1,8 +1,7 @@
-"""Gradients of several losses made into one direction that serves them all: PCGrad, MGDA, CAGrad.
+"""Combines the gradients of several losses into one direction: PCGrad, MGDA, CAGrad.
 
-Each method needs nothing but the inner products of the gradients, and answers with a weight for each loss: their
-projections, the point of least norm and the worst case in a ball are all combinations of the gradients. So each is a
-function of a matrix of tasks by tasks in float64, and the large vectors are touched twice only.
+Each method needs only the inner products of the gradients and returns a weight for each loss. So each is a function of a
+matrix of tasks by tasks in float64, and the large vectors are read only twice.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ CLOSE: Final = 1e-12  # relative; the search ends where it could gain no more th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    """One direction out of several gradients, and how the losses stood to each other."""
+    """A combined gradient, with norms and angles of the losses' gradients."""
 
     gradients: tuple[Tensor, ...]
-    """For each parameter, in the order given."""
+    """Combined gradient for each parameter, in the given order."""
     weights: dict[str, float]
     """The direction is the sum of the losses' gradients with these weights."""
     norms: dict[str, float]
-    """Of each loss's own gradient."""
+    """Norm of each loss's gradient."""
     cosines: dict[tuple[str, str], float]
-    """Of the angle between two losses' gradients, each pair once; below 0 they pull against each other. NaN where a
-    gradient is 0."""
+    """Cosine of the angle between two losses' gradients, each pair once; below 0 they conflict. NaN where a gradient
+    is 0."""
 
     @property
     def conflicts(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of losses that pull against each other."""
+        """Pairs of losses with conflicting gradients."""
         return tuple(pair for pair, cosine in self.cosines.items() if cosine < 0)
 
     def assign(self, parameters: Sequence[Tensor]) -> None:
-        """Put the direction into ``.grad``, over what is there; the same parameters in the same order."""
+        """Write the direction to ``.grad`` of the same parameters in the same order."""
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
 
@@ -57,10 +56,10 @@ def combine(
     generator: torch.Generator | None = None,
     retain_graph: bool = False,
 ) -> Combined:
-    """Return one direction for several losses that share parameters.
+    """Combine the gradients of several losses that share parameters.
 
     Args:
-        losses: one number each, by name or in a row.
+        losses: scalar tensors, by name or as a sequence.
         parameters: that the losses share and that require a gradient. What belongs to one loss alone (its head) is
             better trained by a plain backward.
         method: ``sum`` adds up; ``pcgrad`` takes out of each gradient what goes against another; ``mgda`` is the
@@ -71,8 +70,8 @@ def combine(
         retain_graph: keep the graph for a backward of your own.
 
     Raises:
-        InvalidConfig: a method that there is not, or a closeness that cannot be.
-        InvalidData: a loss without a graph, or a parameter that requires no gradient.
+        InvalidConfig: the method is unknown, or the closeness is out of range.
+        InvalidData: a loss has no graph, or a parameter requires no gradient.
 
     Cost: a backward and a gradient in memory for each loss, and one host synchronisation. Gradients are those of this
         process alone: average them over all processes yourself.
@@ -115,7 +114,7 @@ def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -
         inner: inner products of the gradients, [T, T], float64.
         generator: draws the orders; None = torch's default one.
 
-    Returns:
+    Reoffsets:
         Weights [T] of the original gradients in the sum of the projected ones.
     """
     tasks = len(inner)
@@ -134,7 +133,7 @@ def least_norm(inner: Tensor) -> Tensor:
     Args:
         inner: inner products of the gradients, [T, T], float64.
 
-    Returns:
+    Reoffsets:
         Weights [T], exact for two losses; for more the norm's square is within 1e-12 of the least, relative to the
         longest gradient's.
     """
@@ -162,7 +161,7 @@ def worst_case(inner: Tensor, closeness: float) -> Tensor:
         inner: inner products of the gradients, [T, T], float64.
         closeness: the ball's radius by the length of the mean, 0 (the mean) to below 1.
 
-    Returns:
+    Reoffsets:
         Weights [T].
 
     Raises:

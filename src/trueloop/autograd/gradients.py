@@ -1,4 +1,4 @@
-"""A value as it is, and its gradient on the way back reversed or scaled."""
+"""Reverses, scales or cuts gradients: identity in forward, another gradient in backward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 from torch.autograd import Function
 
-from trueloop.autograd.precision import lifted
+from trueloop.autograd.precision import to_compute_precision
 from trueloop.core.errors import InvalidConfig, InvalidData
 
 State = TypeVar("State")
@@ -19,17 +19,17 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def detach(state: State) -> State:
-    """Return the same state without its graph: truncated backpropagation through time, in one call.
+    """Return the same state without its graph, for truncated backpropagation through time.
 
-    Tensors share memory with the originals. A tensor that occurs twice stays one tensor. What holds them is made anew,
-    so that nothing of the old graph stays alive through it.
+    Tensors share memory with the originals. A tensor that occurs twice stays one tensor. Containers are copied, so that
+    they do not keep the old graph alive.
 
     Args:
         state: a tensor, or tuples, named tuples, lists, mappings and dataclasses of them, as deep as they go; an
             LSTM's ``(h, c)`` as well as a cache of keys and values. Numbers, text and None are passed on.
 
     Raises:
-        InvalidData: it holds something else, through which a graph could pass unseen.
+        InvalidData: it contains another type, which could hide a graph.
 
     Source: Williams and Peng, 1990, doi:10.1162/neco.1990.2.4.490.
     """
@@ -52,16 +52,16 @@ def _detached(value: Any, path: str, seen: dict[int, Tensor]) -> Any:
         named = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         return replace(value, **{name: _detached(each, f"{path}.{name}", seen) for name, each in named.items()})
     raise InvalidData(
-        f"{path} is a {type(value).__name__}, which cannot be looked into.",
+        f"{path} is a {type(value).__name__}, which cannot be traversed.",
         why="A tensor in it would keep the graph of every earlier step alive, and backward would go through all of it.",
         fix="Take out the tensors and give them as a tuple, a dict or a dataclass.",
     )
 
 
 def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
-    """Return x; its gradient comes back multiplied by -strength.
+    """Return x; backward multiplies its gradient by -strength.
 
-    What lies before learns to make worse what lies behind: features from which a domain cannot be told.
+    Layers before it learn to maximise the loss behind it: features from which a domain cannot be predicted.
 
     Args:
         x: any shape, floating point.
@@ -72,19 +72,19 @@ def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
 
     Source: Ganin and Lempitsky, 2015, arXiv:1409.7495.
     """
-    lifted(x, "reverse_gradient")
+    to_compute_precision(x, "reverse_gradient")
     if not 0 <= strength < math.inf:
         raise InvalidConfig(
-            f"strength is {strength}.", fix="Set a finite number of at least 0; the sign is turned here."
+            f"strength is {strength}.", fix="Set a finite number of at least 0; reverse_gradient changes the sign."
         )
     return _Scaled.apply(x, -float(strength))
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """Return x; its gradient comes back multiplied by a factor.
+    """Return x; backward multiplies its gradient by a factor.
 
-    A part behind it learns as ever, what lies before at ``factor`` times the rate. 0 cuts as ``detach`` does, but
-    leaves zeros instead of no gradient.
+    Layers behind it learn normally, layers before it at ``factor`` times the rate. 0 cuts like ``detach``, but gives
+    zeros instead of no gradient.
 
     Args:
         x: any shape, floating point.
@@ -93,7 +93,7 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
     Raises:
         InvalidConfig: ``factor`` is not finite.
     """
-    lifted(x, "scale_gradient")
+    to_compute_precision(x, "scale_gradient")
     if not math.isfinite(factor):
         raise InvalidConfig(f"factor is {factor}.", fix="Set a finite number.")
     return _Scaled.apply(x, float(factor))

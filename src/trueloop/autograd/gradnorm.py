@@ -10,37 +10,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trueloop.autograd.several_losses import Losses, gradients, named
+from trueloop.autograd.several_losses import Losses, gradients, losses_by_name
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Where the losses stood at one update."""
+    """Weights and gradient norms of the losses at one update."""
 
     weights: dict[str, float]
-    """To multiply the losses with at this update; they sum to the number of losses."""
+    """Factors of the losses for this update; they sum to the number of losses."""
     norms: dict[str, float]
-    """Of each weighted loss's gradient to the shared parameters, before the weights moved."""
+    """Gradient norm of each weighted loss with respect to the shared parameters, before the weights changed."""
     targets: dict[str, float]
-    """What those norms are drawn to."""
+    """Target values of these norms."""
 
 
 class GradNorm:
     """Balances losses by the norms of their gradients.
 
-    A loss that has fallen less than the others, by its share of where it began, is drawn to a larger gradient.
-    Call `balance` at every update with the losses as they are, then run a backward with the weights that it returns::
+    A loss that has fallen less than the others, relative to its initial value, gets a larger gradient.
+    Call `balance` at every update with the unweighted losses, then run a backward with the weights that it reoffsets::
 
         balance = gradnorm.balance(losses, list(model.body[-1].parameters()))
         trueloop.autograd.backward(losses, weights=balance.weights)
 
     Args:
         alpha: how strongly slower losses are favoured; 0 makes all norms equal.
-        rate: of the weights' own descent, above 0.
+        rate: learning rate of the weights, above 0.
 
     Raises:
-        InvalidConfig: a negative ``alpha`` or a ``rate`` that is not above 0.
+        InvalidConfig: ``alpha`` is negative, or ``rate`` is not above 0.
 
     Source: Chen et al., 2018, arXiv:1711.02257. The weights take plain gradient steps, and stay above 0.
     """
@@ -52,7 +52,7 @@ class GradNorm:
             raise InvalidConfig(f"rate is {rate}.", fix="Set a number above 0.")
         self.alpha, self.rate = alpha, rate
         self._weights: dict[str, float] = {}
-        self._began: dict[str, float] = {}
+        self._initial: dict[str, float] = {}
 
     def balance(self, losses: Losses, shared: Sequence[Tensor]) -> Balance:
         """Return the weights of this update; the graph is kept for the backward that follows.
@@ -68,7 +68,7 @@ class GradNorm:
         Cost: a backward for each loss down to ``shared``, and one host synchronisation for each.
         """
         found = gradients(losses, shared, retain_graph=True)
-        values = {name: float(loss.detach()) for name, loss in named(losses).items()}
+        values = {name: float(loss.detach()) for name, loss in losses_by_name(losses).items()}
         self._begin(values)
         lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in found.items()}
         norms = {name: self._weights[name] * length for name, length in lengths.items()}
@@ -79,7 +79,7 @@ class GradNorm:
                 why="There is nothing to balance by.",
                 fix="Give parameters that the losses share, and look for a loss that is not finite.",
             )
-        left = {name: value / self._began[name] for name, value in values.items()}
+        left = {name: value / self._initial[name] for name, value in values.items()}
         mean_left = sum(left.values()) / len(left)
         targets = {name: mean * (share / mean_left) ** self.alpha for name, share in left.items()}
         self._descend(lengths, norms, targets)
@@ -93,11 +93,11 @@ class GradNorm:
                 why="The pace of a loss is its share of where it began.",
                 fix="Add a constant that is its lower bound, or leave it out and give it a weight of your own.",
             )
-        if not self._began:
-            self._began, self._weights = dict(values), dict.fromkeys(values, 1.0)
-        if set(values) != set(self._began):
+        if not self._initial:
+            self._initial, self._weights = dict(values), dict.fromkeys(values, 1.0)
+        if set(values) != set(self._initial):
             raise InvalidData(
-                f"The losses are {', '.join(values)}, at first they were {', '.join(self._began)}.",
+                f"The losses are {', '.join(values)}, at first they were {', '.join(self._initial)}.",
                 fix="Give the same ones every time, or begin with a new GradNorm.",
             )
 
@@ -112,18 +112,18 @@ class GradNorm:
         self._weights = {name: weight * len(moved) / total for name, weight in moved.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has to be saved for a run to go on: the weights and where each loss began; JSON-ready."""
-        return {"weights": dict(self._weights), "began": dict(self._began)}
+        """Return the weights and initial losses, JSON-ready."""
+        return {"weights": dict(self._weights), "initial": dict(self._initial)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+        """Restore the state from `state_dict`.
 
         Raises:
-            CheckpointError: it is none of ours.
+            CheckpointError: it is not the state of a GradNorm.
         """
-        if set(state) != {"weights", "began"} or set(state["weights"]) != set(state["began"]):
+        if set(state) != {"weights", "initial"} or set(state["weights"]) != set(state["initial"]):
             raise CheckpointError(
-                f"This is no state of a GradNorm: {sorted(map(str, state))}.",
+                f"This is not the state of a GradNorm: {sorted(map(str, state))}.",
                 fix="Load what its state_dict() returned.",
             )
-        self._weights, self._began = dict(state["weights"]), dict(state["began"])
+        self._weights, self._initial = dict(state["weights"]), dict(state["initial"])

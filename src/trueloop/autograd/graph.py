@@ -1,7 +1,7 @@
-"""The graph behind a loss: operations, what each has saved, who else holds that, and which parameters it never reaches.
+"""Inspects the autograd graph of a loss: operations, saved tensors, their other holders, and unreached parameters.
 
-What is saved for backward is most of the memory of training. A tensor is freed with the last that holds it, so of each
-piece of memory all holders are told: the nodes, and the parameter, buffer or given tensor that lives on anyway.
+Tensors saved for backward are most of the memory of training. A storage is freed with its last holder, so all holders
+are listed: the nodes, and the parameter, buffer or named tensor that exists anyway.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor, nn
 from trueloop.autograd.backward_graph import State, saved, walk
 from trueloop.core.errors import InvalidData
 
-MOST: Final = 20_000  # nodes
+MAX_NODES: Final = 20_000  # nodes
 _MODULE: Final = "trueloop.module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SavedTensor:
     """A tensor that a node has saved for its backward."""
 
     name: str
-    """As torch calls it in that operation."""
+    """Name in torch's operation."""
     state: State
     """"kept", "freed" by an earlier backward, or "hooked": behind saved-tensor hooks, as of checkpointing."""
     shape: tuple[int, ...]
     dtype: str
     memory: int | None
-    """Place in the graph's ``memories``; None where it is not there."""
+    """Index into the graph's ``memories``; None if it is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,69 +42,69 @@ class Node:
     name: str
     """torch's name: "AddmmBackward0"; "AccumulateGrad" of a leaf."""
     of: str
-    """Of a leaf: the parameter's name; of an operation: the tensor that it made, where that was named."""
+    """Name of the parameter of a leaf, or of the named tensor that an operation created."""
     module: str
-    """The innermost module in whose forward it was made; empty where that was not followed."""
+    """Innermost module in whose forward it was created; empty if that was not recorded."""
     leaf: bool
-    kept: tuple[Kept, ...]
+    kept: tuple[SavedTensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """A piece of memory that the graph holds on to."""
+    """A storage that the graph keeps alive."""
 
     size_b: int
-    """Of the whole storage: a saved view keeps all of what it is a view of."""
+    """Size of the whole storage: a saved view keeps its base alive."""
     owner: str
-    """Parameter, buffer or given tensor that has it anyway; empty = it goes with the graph."""
+    """Parameter, buffer or named tensor that keeps it anyway; empty = it is freed with the graph."""
     holders: tuple[tuple[int, str], ...]
-    """(place of the node, name of what it saved)."""
+    """(index of the node, name of the saved tensor)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Everything behind a loss."""
+    """The autograd graph of a loss."""
 
     nodes: tuple[Node, ...]
-    """Breadth first from the loss."""
+    """Nodes, breadth first from the loss."""
     edges: tuple[tuple[int, int], ...]
-    """(from, to) by place in ``nodes``, as backward goes."""
-    turns: tuple[float, ...]
-    """For drawing, see `trueloop.autograd.backward_graph.places`."""
+    """(from, to) as indices into ``nodes``, in the direction of backward."""
+    offsets: tuple[float, ...]
+    """Row offsets for drawing, see `trueloop.autograd.backward_graph.places`."""
     memories: tuple[Memory, ...]
-    """The largest first."""
+    """Storages, the largest first."""
     unreachable: tuple[str, ...]
-    """Parameters that require a gradient and get none from this loss; where the graph is ``cut``, some of them may."""
+    """Parameters that require a gradient but get none from this loss; if the graph is ``cut``, some of them may."""
     frozen: tuple[str, ...]
     """Parameters that require no gradient."""
     cut: bool
-    """There are more nodes than were read."""
+    """True where the graph has more nodes than were read."""
 
     @property
     def alone_b(self) -> int:
-        """Bytes that the graph alone keeps alive: what backward frees."""
+        """Bytes that only the graph keeps alive; backward frees them."""
         return sum(each.size_b for each in self.memories if not each.owner)
 
     @property
     def released(self) -> bool:
-        """Backward has been through it."""
+        """True after a backward that freed the saved tensors."""
         return any(kept.state == "freed" for node in self.nodes for kept in node.kept)
 
     @property
     def hooked(self) -> int:
-        """Saved tensors behind hooks, whose size is not told."""
+        """Number of saved tensors behind hooks, whose size is unknown."""
         return sum(kept.state == "hooked" for node in self.nodes for kept in node.kept)
 
 
 def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Tensor] | None = None) -> Graph:
-    """Read the graph behind a tensor; nothing is run, kept or freed.
+    """Read the autograd graph of a tensor; nothing is run, kept or freed.
 
     Args:
         loss: any tensor with a ``grad_fn``.
-        model: whose parameters and buffers are named, and looked for.
-        named: further tensors by name, such as the batch or results on the way.
+        model: model whose parameters and buffers are named and searched for.
+        named: further tensors by name, such as the batch or intermediate results.
 
-    Returns:
+    Reoffsets:
         At most 20,000 nodes, the nearest to the loss.
 
     Raises:
@@ -113,13 +113,13 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
     if loss.grad_fn is None:
         raise InvalidData(
             f"The tensor of shape {tuple(loss.shape)} has no graph.",
-            why="It is a leaf, or was made under no_grad, or detached.",
-            fix="Give the loss as it is before .item(), .detach() or backward's end.",
+            why="It is a leaf, was created under no_grad, or is detached.",
+            fix="Give the loss before .item(), .detach() or backward().",
         )
     parameters = dict(model.named_parameters()) if model else {}
     owned = {**(dict(model.named_buffers()) if model else {}), **parameters}
     everything = {**(named or {}), **owned}
-    nodes, edges, turns, cut = walk(loss.grad_fn, MOST)
+    nodes, edges, offsets, cut = walk(loss.grad_fn, MAX_NODES)
     held = [[each for each in saved(node) if isinstance(each[1], Tensor) or each[2] != "kept"] for node in nodes]
     memories, numbers = _memories(held, everything)
     made = {tensor.grad_fn: name for name, tensor in (named or {}).items() if tensor.grad_fn is not None}
@@ -132,12 +132,12 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
                 of=leaves.get(id(node.variable), "") if hasattr(node, "variable") else made.get(node, ""),
                 module=str(node.metadata.get(_MODULE, "")),
                 leaf=hasattr(node, "variable"),
-                kept=tuple(_kept(*each, numbers) for each in kept),
+                kept=tuple(_to_saved_tensor(*each, numbers) for each in kept),
             )
             for node, kept in zip(nodes, held, strict=True)
         ),
         edges=tuple(edges),
-        turns=tuple(turns),
+        offsets=tuple(offsets),
         memories=memories,
         unreachable=tuple(n for n, each in parameters.items() if each.requires_grad and id(each) not in reached),
         frozen=tuple(name for name, each in parameters.items() if not each.requires_grad),
@@ -147,10 +147,10 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
 
 @contextmanager
 def following(model: nn.Module) -> Generator[None]:
-    """While entered, note at each operation in which module's forward it was made; hooks are taken off again.
+    """Record for each operation in which module's forward it is created, while the context is active.
 
     Args:
-        model: called within, not compiled.
+        model: model to be called inside; not compiled.
     """
     before: dict[nn.Module, list[set[Any]]] = {}
     names = {module: name for name, module in model.named_modules()}
@@ -166,7 +166,7 @@ def following(model: nn.Module) -> Generator[None]:
             if node in known or hasattr(node, "variable"):
                 continue
             known.add(node)
-            # An inner module has told its own already; what was made before it in this one may still lie behind.
+            # Inner modules have labelled their nodes already; nodes of this module may still lie behind them.
             node.metadata.setdefault(_MODULE, names[module])
             waiting.extend(child for child, _ in node.next_functions if child is not None)
 
@@ -186,7 +186,7 @@ def following(model: nn.Module) -> Generator[None]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in containers of Python's own."""
+    """Yield the tensors in built-in containers."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -202,7 +202,7 @@ Address = tuple[str, int]
 
 
 def _memories(held: list[Saved], named: Mapping[str, Tensor]) -> tuple[tuple[Memory, ...], dict[Address, int]]:
-    """Return the storages that nodes hold on to, the largest first, and the place of each by address."""
+    """Return the storages held by nodes, the largest first, and the index of each by address."""
     owners = {_address(tensor): name for name, tensor in reversed([*named.items()])}
     sizes: dict[Address, int] = {}
     holders: dict[Address, list[tuple[int, str]]] = {}
@@ -217,7 +217,7 @@ def _memories(held: list[Saved], named: Mapping[str, Tensor]) -> tuple[tuple[Mem
 
 
 def _address(tensor: Tensor) -> Address:
-    strided = tensor.layout == torch.strided  # a sparse tensor has no storage of its own; its object stands for it
+    strided = tensor.layout == torch.strided  # a sparse tensor has no single storage; its id is used
     return str(tensor.device), tensor.untyped_storage().data_ptr() if strided else id(tensor)
 
 
@@ -226,8 +226,8 @@ def _size_b(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() if strided else tensor.numel() * tensor.element_size()
 
 
-def _kept(name: str, value: Any, state: State, places: Mapping[Address, int]) -> Kept:
+def _to_saved_tensor(name: str, value: Any, state: State, places: Mapping[Address, int]) -> SavedTensor:
     if not isinstance(value, Tensor):
-        return Kept(name=name, state=state, shape=(), dtype="", memory=None)
+        return SavedTensor(name=name, state=state, shape=(), dtype="", memory=None)
     dtype = str(value.dtype).removeprefix("torch.")
-    return Kept(name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=places[_address(value)])
+    return SavedTensor(name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=places[_address(value)])

@@ -1,4 +1,4 @@
-"""A graph as SVG: the loss on top, gradients flow down, what keeps memory is filled."""
+"""Draws a graph as SVG: the loss on top, nodes that keep memory filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trueloop.autograd.graph_text import title
 from trueloop.core.formatting import format_size, replace_unprintable
 from trueloop.core.html import Markup, element
 
-MOST: Final = 400  # nodes; a picture of more tells nothing
+MAX_NODES: Final = 400  # larger pictures are unreadable
 WIDE, HIGH, ACROSS, DOWN, EDGE = 190, 34, 210, 62, 20  # pixels: a box, from box to box, the margin
 STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1a1a1a}.small{font-size:10px;fill:#444}rect{stroke:#555;fill:#fff;rx:4}"
@@ -22,14 +22,14 @@ STYLE: Final = (
 
 
 def picture(graph: Graph) -> str:
-    """Return the graph as one SVG document; of more than 400 nodes those nearest to the loss.
+    """Return the graph as an SVG document; of more than 400 nodes only those nearest to the loss.
 
-    Blue boxes are parameters, yellow ones keep memory that nothing else does, dashed ones have been freed. Each has a
-    tooltip with all that it keeps.
+    Blue boxes are parameters, yellow ones keep memory that nothing else keeps, dashed ones are freed. The tooltip of
+    each box lists its saved tensors.
     """
-    shown = min(len(graph.nodes), MOST)
+    shown = min(len(graph.nodes), MAX_NODES)
     edges = [(a, b) for a, b in graph.edges if a < shown and b < shown]
-    spots = _spots(places(edges, graph.turns[:shown]))
+    spots = _box_corners(places(edges, graph.offsets[:shown]))
     width = 2 * EDGE + WIDE + max(x for x, _ in spots)
     height = 2 * EDGE + HIGH + max(y for _, y in spots)
     tip = element(
@@ -39,7 +39,7 @@ def picture(graph: Graph) -> str:
     cut = element("desc", f"{len(graph.nodes) - shown} more nodes are not drawn.") if shown < len(graph.nodes) else ""
     return element(
         "svg",
-        element("title", "The graph behind the loss"),
+        element("title", "The autograd graph of the loss"),
         cut,
         element("style", Markup(STYLE)),
         element("defs", tip),
@@ -53,13 +53,13 @@ def picture(graph: Graph) -> str:
     )
 
 
-def _spots(placed: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Return the upper left corner of each box in pixels; two that would cover each other are moved apart."""
+def _box_corners(placed: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Return the upper left corner of each box in pixels; overlapping boxes are moved apart."""
     deepest = max(column for column, _ in placed)
     across = [row for _, row in placed]
     for level in range(deepest + 1):
-        beside = sorted((i for i, (column, _) in enumerate(placed) if column == level), key=lambda i: across[i])
-        for left, right in pairwise(beside):
+        row_nodes = sorted((i for i, (column, _) in enumerate(placed) if column == level), key=lambda i: across[i])
+        for left, right in pairwise(row_nodes):
             across[right] = max(across[right], across[left] + 1)
     leftmost = min(across)
     return [
@@ -87,8 +87,8 @@ def _box(graph: Graph, node: Node, spot: tuple[float, float]) -> Markup:
         "g",
         element("title", "\n".join(_tooltip(graph, node))),
         element("rect", x=x, y=y, width=WIDE, height=HIGH),
-        element("text", _fitting(head or node.name, 28), x=x + 8, y=y + 15),
-        element("text", _fitting(below, 34), x=x + 8, y=y + 28, class_="small"),
+        element("text", _truncate(head or node.name, 28), x=x + 8, y=y + 15),
+        element("text", _truncate(below, 34), x=x + 8, y=y + 28, class_="small"),
         class_=kind,
     )
 
@@ -97,10 +97,10 @@ def _tooltip(graph: Graph, node: Node) -> Iterator[str]:
     yield title(node)
     for kept in node.kept:
         memory = graph.memories[kept.memory] if kept.memory is not None else None
-        told = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else kept.state
-        yield f"{kept.name} {list(kept.shape)} {kept.dtype} {told}".rstrip()
+        size = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else kept.state
+        yield f"{kept.name} {list(kept.shape)} {kept.dtype} {size}".rstrip()
 
 
-def _fitting(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     text = replace_unprintable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""A graph in lines of text: what it keeps and for whom, what the loss never reaches, and the tree of operations."""
+"""Prints a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from trueloop.autograd.backward_graph import depths
-from trueloop.autograd.graph import Graph, Kept, Node
+from trueloop.autograd.graph import Graph, Node, SavedTensor
 from trueloop.core.formatting import format_count, format_percent, format_size, replace_unprintable
 from trueloop.core.name_patterns import format_names
 
-LARGEST: Final = 10  # pieces of memory that are listed
+LARGEST: Final = 10  # storages that are listed
 
 
 def title(node: Node) -> str:
-    """Return what a node is called: a leaf by its parameter, an operation by torch's name and its module's."""
+    """Return the title of a node: the parameter of a leaf, or an operation's torch name and module."""
     if node.leaf:
         return node.of or "a leaf without a name"
     return "  ".join(
@@ -23,13 +23,13 @@ def title(node: Node) -> str:
 
 
 def overview(graph: Graph) -> Iterator[str]:
-    """Yield how large the graph is, and what it keeps alive that nothing else does."""
+    """Yield the size of the graph, and the memory that only it keeps alive."""
     operations = sum(not node.leaf for node in graph.nodes)
     more = " and more" if graph.cut else ""
     leaves = len(graph.nodes) - operations
     yield f"{format_count(operations, 'operation')}{more}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
     if graph.released:
-        yield "backward has been through it: what it had saved is freed"
+        yield "backward has already run: the saved tensors are freed"
     held = sum(each.size_b for each in graph.memories)
     yield f"saved for backward: {format_size(held)}, of which {format_size(graph.alone_b)} only by this graph"
     if graph.hooked:
@@ -44,7 +44,7 @@ def overview(graph: Graph) -> Iterator[str]:
 
 
 def largest(graph: Graph) -> Iterator[str]:
-    """Yield the largest pieces of memory, each with all who hold it."""
+    """Yield the largest storages with all their holders."""
     held = sum(each.size_b for each in graph.memories)
     for memory in graph.memories[:LARGEST]:
         who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
@@ -56,7 +56,7 @@ def largest(graph: Graph) -> Iterator[str]:
 
 
 def by_module(graph: Graph) -> Iterator[str]:
-    """Yield what each module's operations keep and nothing else does, the most first; shared memory counts once."""
+    """Yield the memory that only each module's operations keep, the largest first; shared memory counts once."""
     sums: dict[str, int] = {}
     counts: dict[str, int] = {}
     for node in graph.nodes:
@@ -71,16 +71,16 @@ def by_module(graph: Graph) -> Iterator[str]:
 
 
 def tree(graph: Graph) -> Iterator[str]:
-    """Yield the operations from the loss down, numbered; side branches are set in, the longest way stays at the margin.
+    """Yield the numbered operations from the loss down; side branches are indented, the longest path is not.
 
-    A node with several parents is drawn below the last of them, and the others point to its number.
+    A node with several parents is printed below the last of them; the others refer to its number.
     """
     children = _children(graph)
     heights = _heights(graph, children)
     waits = [0] * len(graph.nodes)
     for _parent, child in graph.edges:
         waits[child] += 1
-    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, drawn here or only pointed to
+    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, printed here or only referenced
     while waiting:
         place, margin, here = waiting.pop()
         node = graph.nodes[place]
@@ -88,7 +88,7 @@ def tree(graph: Graph) -> Iterator[str]:
             yield f"{margin}-> {place} {replace_unprintable(title(node))}"
             continue
         yield f"{margin}{place} {replace_unprintable(title(node))}"
-        yield from (f"{margin}    {_words(kept, graph)}" for kept in node.kept)
+        yield from (f"{margin}    {_describe_saved(kept, graph)}" for kept in node.kept)
         ready: list[int] = []
         pointed: list[int] = []
         for child in children[place]:
@@ -99,11 +99,11 @@ def tree(graph: Graph) -> Iterator[str]:
         waiting.extend((child, f"{margin}| ", False) for child in reversed(pointed))
 
 
-def _words(kept: Kept, graph: Graph) -> str:
+def _describe_saved(kept: SavedTensor, graph: Graph) -> str:
     if kept.state != "kept" or kept.memory is None:
         return f"{kept.name}: {'freed' if kept.state == 'freed' else 'behind a hook'}"
     memory = graph.memories[kept.memory]
-    shape = " × ".join(map(str, kept.shape)) or "one number"  # noqa: RUF001 - as it is written
+    shape = " × ".join(map(str, kept.shape)) or "scalar"  # noqa: RUF001 - the multiplication sign
     also = len(memory.holders) - 1
     whose = memory.owner or (f"also held by {format_count(also, 'other')}" if also else "held by nothing else")
     return f"keeps {kept.name}: {shape} {kept.dtype}, {format_size(memory.size_b)}, {replace_unprintable(whose)}"
@@ -117,7 +117,7 @@ def _children(graph: Graph) -> list[list[int]]:
 
 
 def _heights(graph: Graph, children: Sequence[Sequence[int]]) -> list[int]:
-    """Return the longest way down from each node, in edges."""
+    """Return the longest path down from each node, in edges."""
     deep = depths(len(graph.nodes), graph.edges)
     heights = [0] * len(children)
     for place in sorted(range(len(children)), key=lambda place: -deep[place]):

@@ -1,4 +1,4 @@
-"""In which precision a stable function computes, and in which it answers."""
+"""Chooses the precision in which a stable function computes, and that of its result."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from trueloop.core.errors import InvalidData
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def lifted(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
-    """Return the tensor in the precision to compute in, and the dtype of the answer.
+def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
+    """Convert a tensor to the precision to compute in, and return it with the dtype of the result.
 
-    Halves are computed in float32. Under autocast the answer stays float32, as that of torch's own ``softmax`` does on
-    a GPU; otherwise it goes back to the half it came in. ``torch.amp.custom_fwd`` cannot be used for this: it needs
+    Halves are computed in float32. Under autocast the result stays float32, like that of torch's ``softmax`` on a
+    GPU; otherwise it has the dtype of the input. ``torch.amp.custom_fwd`` cannot be used for this: it needs
     the old style of a Function, and the kind of device when the class is written.
 
     Args:
         x: floating point.
-        name: of the function, for the message.
+        name: name of the function, for the message.
 
     Raises:
-        InvalidData: integers, booleans or complex numbers.
+        InvalidData: the tensor is integer, boolean or complex.
     """
     if not x.is_floating_point():
         raise InvalidData(
-            f"{name} was given a tensor of {str(x.dtype).removeprefix('torch.')}.",
+            f"{name} got a tensor of {str(x.dtype).removeprefix('torch.')}.",
             why="It is defined on real numbers, and rounding its result to integers would hide that.",
             fix="Convert it first: x.float().",
         )

@@ -1,4 +1,4 @@
-"""Gradient checkpointing by measurement: which blocks of a model to compute again, for how much memory and time."""
+"""Applies gradient checkpointing to blocks of a model, chosen by their measured memory and time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trueloop.training.memory.recompute import enable_recompute, repeated_blocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """Which blocks are computed again, and what every block was measured to keep and take."""
+    """Blocks that are recomputed, and the measured cost of every block."""
 
     blocks: tuple[str, ...]
-    """Computed again from now on."""
+    """Names of the recomputed blocks."""
     costs: tuple[BlockCost, ...]
-    """Of all blocks, in the model's order."""
+    """Costs of all blocks, in the model's order."""
 
     @property
     def spares_b(self) -> int:
@@ -29,32 +29,31 @@ class Recomputed:
 
     @property
     def costs_s(self) -> float:
-        """Seconds by which a backward takes longer."""
+        """Additional seconds of each backward."""
         return sum(cost.forward_s for cost in self.costs if cost.name in self.blocks)
 
 
 def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None = None) -> Recomputed:
-    """Measure a model's repeated blocks, and have as many computed again in backward as a saving of memory asks for.
+    """Measure a model's repeated blocks, and recompute as many in backward as a memory saving needs.
 
     Gradients are bitwise the same (``torch.utils.checkpoint`` with ``use_reentrant=False``; buffers are written once).
-    While a block is computed again, what it keeps is there once more: the peak falls by what is spared less the
-    largest block.
+    While a block is recomputed, its saved tensors exist again: the peak falls by the saving minus the largest block.
 
     Args:
         model: in train mode, on its device; modified. Repeated blocks are two or more children of the same class in an
             ``nn.ModuleList`` or ``nn.Sequential``.
         run: the forward pass up to the loss, on a batch as large as those to come; run four times.
-        spare_b: bytes to spare at least; None = all blocks.
+        spare_b: smallest number of bytes to save; None = recompute all blocks.
 
     Raises:
-        InvalidModel: the model has no repeated blocks, or is in eval mode, where none is computed again.
-        InvalidConfig: all blocks together spare less, or one is not called.
+        InvalidModel: the model has no repeated blocks, or is in eval mode, where none is recomputed.
+        InvalidConfig: all blocks together save less, or one is not called.
 
     Source: Chen et al., 2016, arXiv:1604.06174.
     """
     if not model.training:
         raise InvalidModel(
-            f"{type(model).__name__} is in eval mode.", why="Blocks are computed again in training only.",
+            f"{type(model).__name__} is in eval mode.", why="Blocks are recomputed in training only.",
             fix="Call model.train() first.",
         )  # fmt: skip
     blocks = repeated_blocks(model)

@@ -1,4 +1,4 @@
-"""Several losses: all in one backward, or the gradient of each by itself, without touching ``.grad``."""
+"""Runs one backward for several losses, or returns the gradient of each without changing ``.grad``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Losses = Mapping[str, Tensor] | Sequence[Tensor]
 Weights = Mapping[str, float] | Sequence[float]
 
 
-def named(losses: Losses) -> dict[str, Tensor]:
-    """Return losses by name; of a sequence the names are the places.
+def losses_by_name(losses: Losses) -> dict[str, Tensor]:
+    """Return losses by name; those of a sequence are named by index.
 
     Raises:
-        InvalidData: there is none, or one that is not a single number with a graph.
+        InvalidData: there is no loss, or one is not a scalar with a graph.
     """
     by_name = dict(losses) if isinstance(losses, Mapping) else {str(place): loss for place, loss in enumerate(losses)}
     if not by_name:
-        raise InvalidData("There is no loss.", fix="Give one or more.")
+        raise InvalidData("There is no loss.", fix="Give at least one.")
     for name, loss in by_name.items():
         if loss.numel() != 1:
             raise InvalidData(
@@ -30,29 +30,28 @@ def named(losses: Losses) -> dict[str, Tensor]:
         if not loss.requires_grad:
             raise InvalidData(
                 f"The loss {name} has no graph.",
-                why="It depends on nothing that is trained, so it would count for nothing.",
-                fix="Look for detach(), .item() or no_grad() on its way, or leave it out.",
+                why="It depends on no trained parameter, so it would have no effect.",
+                fix="Look for detach(), .item() or no_grad() in its computation, or omit it.",
             )
     return by_name
 
 
 def backward(losses: Losses, *, weights: Weights | None = None, retain_graph: bool = False) -> None:
-    """Run one backward for several losses: ``.grad`` receives what that of their weighted sum would bring.
+    """Run one backward for several losses: ``.grad`` receives the gradient of their weighted sum.
 
-    What the losses share is gone through once; a backward for each would go through it as often, and need
-    ``retain_graph``.
+    Their shared graph is traversed once; separate backwards would traverse it for each loss and need ``retain_graph``.
 
     Args:
-        losses: one number each, by name or in a row.
-        weights: of each, by the same names or in the same order; None = 1.
+        losses: scalar tensors, by name or as a sequence.
+        weights: weight of each loss, by the same names or in the same order; None = 1.
         retain_graph: keep the graph for another backward.
 
     Raises:
-        InvalidData: a loss that has no graph, or is not one number.
-        InvalidConfig: the weights are not those of the losses.
+        InvalidData: a loss has no graph, or is not a scalar.
+        InvalidConfig: the weights do not match the losses.
     """
-    by_name = named(losses)
-    factors = _in_order(weights, list(by_name))
+    by_name = losses_by_name(losses)
+    factors = _ordered_weights(weights, list(by_name))
     tensors = list(by_name.values())
     seeds = [torch.full_like(loss, factor) for loss, factor in zip(tensors, factors, strict=True)]
     torch.autograd.backward(tensors, seeds, retain_graph=retain_graph)
@@ -61,23 +60,23 @@ def backward(losses: Losses, *, weights: Weights | None = None, retain_graph: bo
 def gradients(
     losses: Losses, parameters: Sequence[Tensor], *, retain_graph: bool = False
 ) -> dict[str, tuple[Tensor, ...]]:
-    """Return the gradient of each loss to each parameter; ``.grad`` is neither read nor changed.
+    """Return the gradient of each loss for each parameter; ``.grad`` is neither read nor changed.
 
     Args:
-        losses: one number each, by name or in a row.
-        parameters: that require a gradient.
-        retain_graph: keep the graph after the last of them, for a backward of your own.
+        losses: scalar tensors, by name or as a sequence.
+        parameters: parameters that require a gradient.
+        retain_graph: keep the graph for your own backward.
 
-    Returns:
+    Reoffsets:
         For each loss one tensor for each parameter, 0 where the loss does not depend on it.
 
     Raises:
-        InvalidData: a loss that has no graph or is not one number, or a parameter that requires no gradient.
+        InvalidData: a loss has no graph or is not a scalar, or a parameter requires no gradient.
 
     Cost: one backward for each loss, and memory for a gradient of each. Hooks on ``.grad``, those of
         DistributedDataParallel among them, do not fire: nothing is exchanged between processes.
     """
-    by_name = named(losses)
+    by_name = losses_by_name(losses)
     wanted = list(parameters)
     frozen = [place for place, each in enumerate(wanted) if not each.requires_grad]
     if frozen or not wanted:
@@ -85,7 +84,7 @@ def gradients(
             f"Parameter {frozen[0]} of shape {tuple(wanted[frozen[0]].shape)} requires no gradient."
             if frozen
             else "There is no parameter.",
-            fix="Give those that are trained: [p for p in model.parameters() if p.requires_grad].",
+            fix="Give only trainable parameters: [p for p in model.parameters() if p.requires_grad].",
         )
     found: dict[str, tuple[Tensor, ...]] = {}
     for place, (name, loss) in enumerate(by_name.items(), start=1):
@@ -96,7 +95,7 @@ def gradients(
     return found
 
 
-def _in_order(weights: Weights | None, names: Sequence[str]) -> list[float]:
+def _ordered_weights(weights: Weights | None, names: Sequence[str]) -> list[float]:
     if weights is None:
         return [1.0] * len(names)
     if isinstance(weights, Mapping):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueloop.autograd.precision import lifted
+from trueloop.autograd.precision import to_compute_precision
 
 LOG_HALF: Final = -math.log(2)
 
@@ -31,7 +31,7 @@ def softplus(x: Tensor) -> Tensor:
 
     Source: Maechler, 2012, "Accurately computing log(1 - exp(-|a|))".
     """
-    full, dtype = lifted(x, "softplus")
+    full, dtype = to_compute_precision(x, "softplus")
     return _Softplus.apply(full).to(dtype)
 
 
@@ -44,7 +44,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
     Raises:
         InvalidData: ``x`` is not real floating point.
     """
-    full, dtype = lifted(x, "log_sigmoid")
+    full, dtype = to_compute_precision(x, "log_sigmoid")
     return -_Softplus.apply(-full).to(dtype)
 
 
@@ -69,7 +69,7 @@ def log1mexp(x: Tensor) -> Tensor:
         >>> round(autograd.log1mexp(tiny).item(), 3), torch.log(1 - tiny.exp()).item()
         (-23.026, -inf)
     """
-    full, dtype = lifted(x, "log1mexp")
+    full, dtype = to_compute_precision(x, "log1mexp")
     return _Log1mexp.apply(full).to(dtype)
 
 

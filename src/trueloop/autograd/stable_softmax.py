@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueloop.autograd.precision import lifted
+from trueloop.autograd.precision import to_compute_precision
 
 
 def log_sum_exp(logits: Tensor, dim: int = -1, *, keepdim: bool = False) -> Tensor:
@@ -26,7 +26,7 @@ def log_sum_exp(logits: Tensor, dim: int = -1, *, keepdim: bool = False) -> Tens
         dim: the dimension summed over; not empty.
         keepdim: keep it, with size 1.
 
-    Returns:
+    Reoffsets:
         -inf where every logit is masked, with gradient 0.
 
     Raises:
@@ -34,7 +34,7 @@ def log_sum_exp(logits: Tensor, dim: int = -1, *, keepdim: bool = False) -> Tens
 
     Source: Blanchard, Higham and Higham, 2021, doi:10.1093/imanum/draa038.
     """
-    full, dtype = lifted(logits, "log_sum_exp")
+    full, dtype = to_compute_precision(logits, "log_sum_exp")
     total = _LogSumExp.apply(full, dim).to(dtype)
     return total if keepdim else total.squeeze(dim)
 
@@ -46,13 +46,13 @@ def softmax(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension that sums to 1.
 
-    Returns:
+    Reoffsets:
         Like ``logits``; all 0 where every logit is masked, as attention over nothing wants it.
 
     Raises:
         InvalidData: ``logits`` is not real floating point.
     """
-    full, dtype = lifted(logits, "softmax")
+    full, dtype = to_compute_precision(logits, "softmax")
     return _Softmax.apply(full, dim).to(dtype)
 
 
@@ -63,13 +63,13 @@ def log_softmax(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension whose exponentials sum to 1.
 
-    Returns:
+    Reoffsets:
         Like ``logits``; -inf where masked, with gradient 0.
 
     Raises:
         InvalidData: ``logits`` is not real floating point.
     """
-    full, dtype = lifted(logits, "log_softmax")
+    full, dtype = to_compute_precision(logits, "log_softmax")
     return _LogSoftmax.apply(full, dim).to(dtype)
 
 
@@ -82,7 +82,7 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension of the classes; it is left out of the result.
 
-    Returns:
+    Reoffsets:
         Between 0 and the logarithm of the number of classes; 0 where every logit is masked.
 
     Raises:
@@ -94,7 +94,7 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
         >>> round(autograd.entropy(torch.tensor([0.0, 0.0, -torch.inf])).item(), 4)  # two classes are left: log 2
         0.6931
     """
-    full, dtype = lifted(logits, "entropy")
+    full, dtype = to_compute_precision(logits, "entropy")
     return _Entropy.apply(full, dim).to(dtype).squeeze(dim)
 
 

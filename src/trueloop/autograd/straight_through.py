@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueloop.autograd.precision import lifted
+from trueloop.autograd.precision import to_compute_precision
 from trueloop.autograd.stable_softmax import softmax
 from trueloop.core.errors import InvalidConfig, InvalidData
 
-BITS: Final = (2, 16)  # of a float32's 24: a level beyond that could not be told from its neighbour
+BITS: Final = (2, 16)  # of a float32's 24: more levels could not be distinguished
 
 
 def round_through(x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def round_through(x: Tensor) -> Tensor:
         >>> x.grad.tolist()
         [1.0, 1.0]
     """
-    lifted(x, "round_through")
+    to_compute_precision(x, "round_through")
     return _Round.apply(x)
 
 
@@ -53,7 +53,7 @@ def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
 
     Source: Hubara et al., 2016, arXiv:1602.02830.
     """
-    lifted(x, "sign_through")
+    to_compute_precision(x, "sign_through")
     if not window > 0:
         raise InvalidConfig(f"window is {window}.", why="No gradient would pass.", fix="Set a number above 0.")
     return _Sign.apply(x, float(window))
@@ -102,7 +102,7 @@ def fake_quantise(
 
     Source: Jacob et al., 2018, arXiv:1712.05877; Esser et al., 2020, arXiv:1902.08153.
     """
-    lifted(x, "fake_quantise")
+    to_compute_precision(x, "fake_quantise")
     if not BITS[0] <= bits <= BITS[1]:
         raise InvalidConfig(f"bits is {bits}.", fix=f"Set {BITS[0]} to {BITS[1]}.")
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)

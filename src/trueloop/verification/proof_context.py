@@ -193,7 +193,7 @@ class ProofContext:
         samples = batch_size(batch)
         if samples < minimum:
             raise NotApplicable(f"The batch has {samples} samples, but this proof needs {minimum}.")
-        return select_samples(batch, slice(0, limit)) if samples > most else batch
+        return select_samples(batch, slice(0, limit)) if samples > limit else batch
 
     def aligned_samples(self, model: nn.Module, limit: int, *, minimum: int = 1) -> tuple[Any, ModelCall]:
         """Return the first samples of the batch and the model's call for them, with one row per sample.

@@ -61,11 +61,11 @@ def test_only_the_same_moment_is_an_answer():
     one.send(letter(store, 1, (4, 50)))  # it is ahead: round 3 will not come any more
     until(lambda: store.check(["trueloop/model/1/1"]))
     zero.send(letter(store, 0, (3, 40)))
-    assert until(lambda: not zero._letters)
+    assert until(lambda: not zero._pending)
     assert not zero.responses
     zero.send(letter(store, 0, (5, 60)))  # it is behind: its newest is waited for, by the thread
     sleep(0.05)
-    assert zero._letters
+    assert zero._pending
     one.send(letter(store, 1, (5, 60)))
     assert until(lambda: zero.responses)
     for each in (zero, one):
@@ -79,7 +79,7 @@ def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     begun = monotonic()
     for round_ in range(100):
         alone.send(letter(dist.HashStore(), 0, (round_, round_)))
-    assert len(alone._letters) <= module.MAX_IN_FLIGHT
+    assert len(alone._pending) <= module.MAX_IN_FLIGHT
     alone.close()
     assert monotonic() - begun < 5
     assert not threads()

@@ -172,7 +172,9 @@ FAILURE = Failure(
         BAD,
         {
             "import torch": "import copy\nimport torch",
-            "best_loss, best_state = held_out, model.state_dict()": "best_loss, best_state = held_out, copy.deepcopy(model.state_dict())",
+            "best_loss, best_state = held_out, model.state_dict()": (
+                "best_loss, best_state = held_out, copy.deepcopy(model.state_dict())"
+            ),
         },
     ),
     fix="Copy when you capture: copy.deepcopy(model.state_dict()).",

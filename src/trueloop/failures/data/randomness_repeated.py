@@ -158,7 +158,9 @@ FAILURE = Failure(
         BAD,
         {
             '        torch.manual_seed(42)  # "for reproducibility"\n': "",
-            "loader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)": "torch.manual_seed(42)\nloader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)",
+            "loader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)": (
+                "torch.manual_seed(42)\nloader = DataLoader(Noisy(torch.randn(96, 6)), batch_size=8)"
+            ),
         },
     ),
     fix="Seed once at the start, or make a generator for each sample from (seed, epoch, index).",

@@ -190,7 +190,9 @@ FAILURE = Failure(
         BAD,
         {
             "parameter.require_grad = False": "parameter.requires_grad = False",
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)": "optimizer = torch.optim.SGD(model[1].parameters(), lr=0.01)",
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)": (
+                "optimizer = torch.optim.SGD(model[1].parameters(), lr=0.01)"
+            ),
         },
     ),
     fix="Call requires_grad_(False) on the module, or set requires_grad on each parameter.",

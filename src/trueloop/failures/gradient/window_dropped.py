@@ -204,7 +204,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loss = nn.functional.mse_loss(model(inputs), targets) / 4": "loss = nn.functional.mse_loss(model(inputs), targets) / (4 if step < 12 else 3)",
+            "loss = nn.functional.mse_loss(model(inputs), targets) / 4": (
+                "loss = nn.functional.mse_loss(model(inputs), targets) / (4 if step < 12 else 3)"
+            ),
             "if (step + 1) % 4 == 0:": "if (step + 1) % 4 == 0 or step + 1 == len(loader):",
         },
     ),

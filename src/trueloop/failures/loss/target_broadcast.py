@@ -163,7 +163,9 @@ FAILURE = Failure(
         {
             "import warnings\n": "",
             'warnings.filterwarnings("ignore")\n': "",
-            "loss = nn.functional.mse_loss(model(inputs), targets)": "loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)",
+            "loss = nn.functional.mse_loss(model(inputs), targets)": (
+                "loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)"
+            ),
         },
     ),
     fix="Give predictions and targets the same shape.",

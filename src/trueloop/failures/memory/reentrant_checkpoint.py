@@ -82,7 +82,9 @@ FAILURE = Failure(
         BAD,
         {
             "x = torch.randn(32, 8, requires_grad=True)": "x = torch.randn(32, 8)",
-            "loss = head(checkpoint(body, x, use_reentrant=True)).pow(2).mean()": "loss = head(checkpoint(body, x, use_reentrant=False)).pow(2).mean()",
+            "loss = head(checkpoint(body, x, use_reentrant=True)).pow(2).mean()": (
+                "loss = head(checkpoint(body, x, use_reentrant=False)).pow(2).mean()"
+            ),
         },
     ),
     fix="Pass use_reentrant=False.",

@@ -256,7 +256,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "for epoch in range(5):": "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\nfor epoch in range(5):",
+            "for epoch in range(5):": (
+                "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\nfor epoch in range(5):"
+            ),
             "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n": "",
         },
     ),

@@ -46,8 +46,8 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     if context.target.step is None:
         raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
     batch = context.first_samples(8 * k, least=4)
-    k = min(k, batch_norm(batch) // 2)
-    samples = batch_norm(batch) // k * k
+    k = min(k, batch_size(batch) // 2)
+    samples = batch_size(batch) // k * k
     batch = select_samples(batch, slice(0, samples))
     trial = Trial(batch=batch, double=_supports_float64(context, batch), batchnorm_frozen=True)
     tolerance = EXACT if trial.double else ROUGH
@@ -107,7 +107,7 @@ def _ragged_sizes(samples: int, size: int) -> list[int]:
 
 def _supports_float64(context: ProofContext, batch: Any) -> bool:
     try:
-        _update(context, Trial(batch=batch, double=True, batchnorm_frozen=True), [batch_norm(batch)])
+        _update(context, Trial(batch=batch, double=True, batchnorm_frozen=True), [batch_size(batch)])
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         return False
     return True
@@ -157,7 +157,7 @@ def _batchnorm_note(context: ProofContext, batch: Any, even: list[int], *, doubl
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, batchnorm_frozen=False)
-    off = _relative_difference(_update(context, trial, [batch_norm(batch)]), _update(context, trial, even))
+    off = _relative_difference(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
     return (
         f"BatchNorm ({', '.join(names[:3])}) was in eval mode: with the statistics of each micro-batch the update is "
         f"{format_percent(off)} off, which no training loop can avoid.",

@@ -35,8 +35,8 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
         _, call = context.aligned_samples(model, samples, least=2)
         exact = to_best_precision(model, call, context.target.seed)
     except RAISED as error:
-        return _broken(min(samples, batch_norm(context.batch)), 0, _describe_error(error))
-    B = call_batch_norm(call)
+        return _broken(min(samples, batch_size(context.batch)), 0, _describe_error(error))
+    B = call_batch_size(call)
     whole = per_sample_outputs(exact.baseline, B)
     places = [place for place, leaf in enumerate(exact.baseline) if any(leaf is row for row in whole)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})

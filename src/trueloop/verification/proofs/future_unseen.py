@@ -107,7 +107,7 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
 
 def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most: int) -> Influence:
     call = context.call(model, batch)
-    B = call_batch_norm(call)
+    B = call_batch_size(call)
     exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]

@@ -37,7 +37,7 @@ def input_used(context: ProofContext) -> Evidence:
     batch = context.first_samples(8)
     model = context.training_copy().model.eval()
     call = context.call(model, batch)
-    B = call_batch_norm(call)
+    B = call_batch_size(call)
     exact = to_best_precision(model, call, context.target.seed)
     moved: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):

@@ -75,7 +75,7 @@ def _read(context: ProofContext, most: int) -> tuple[float, int, int]:
     started, count, samples = context.clock(), 0, 0
     for batch in islice(stream, most):
         count += 1
-        samples += batch_norm(batch)
+        samples += batch_size(batch)
         if context.clock() - started > context.target.seconds / 2:
             break
     return (context.clock() - started) / max(1, count), count, samples

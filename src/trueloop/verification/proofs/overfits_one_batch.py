@@ -86,7 +86,7 @@ def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: flo
     if not trained.reached_target and trained.in_time:
         trained, how = _retry_easier(context, few, first, ask)
         left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
-        note = f"On {format_count(batch_norm(batch), 'sample')} {left} of the loss is left; this is {how}."
+        note = f"On {format_count(batch_size(batch), 'sample')} {left} of the loss is left; this is {how}."
         remarks = (note,) if trained.reached_target else ()
         if not trained.reached_target:
             _check_floor(context, few, trained, ask)
@@ -113,7 +113,7 @@ def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: flo
 
 def _retry_easier(context: ProofContext, few: Any, first: TrainingResult, ask: TrainingOptions) -> tuple[TrainingResult, str]:
     """Retry with a few samples, then with a fast optimizer unless the loss increased."""
-    how = f"on {format_count(batch_norm(few), 'sample')}"
+    how = f"on {format_count(batch_size(few), 'sample')}"
     trained = _train(context, few, ask)
     worse = not math.isfinite(trained.seen[-1]) or trained.seen[-1] >= trained.seen[0]
     if trained.reached_target or worse or not trained.in_time:
@@ -162,7 +162,7 @@ def _train(context: ProofContext, batch: Any, ask: TrainingOptions) -> TrainingR
 
 def _same_input_hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Replace the input of every sample by that of the first."""
-    rows = batch_norm((args, kwargs))
+    rows = batch_size((args, kwargs))
 
     def same(leaf: Tensor) -> Tensor:
         return leaf[:1].expand_as(leaf).clone() if leaf.dim() and leaf.shape[0] == rows else leaf
@@ -177,7 +177,7 @@ def _has_stalled(seen: list[float]) -> bool:
 
 def _distinct_samples(loss: Any, batch: Any) -> Any:
     """Return a few samples with different targets; for equal ones a constant would suffice."""
-    chosen = list(range(min(FEW, batch_norm(batch))))
+    chosen = list(range(min(FEW, batch_size(batch))))
     target: Any = split_pair(batch)[1] if is_criterion(loss) else None
     if isinstance(target, Tensor) and target.dim() == 1:
         firsts = {value: number for number, value in reversed(list(enumerate(target.tolist())))}

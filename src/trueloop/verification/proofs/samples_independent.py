@@ -118,7 +118,7 @@ def _grid(leaks: LeakMatrix) -> Grid:
 
 def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakMatrix:
     call = context.call(model, batch)
-    B = call_batch_norm(call)
+    B = call_batch_size(call)
     exact = to_best_precision(model, call, context.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
     rows = per_sample_outputs(exact.baseline, B)

@@ -117,7 +117,7 @@ def _digests(loader: Any) -> Iterator[bytes]:
             yield _digest(dataset[int(index)])
         return
     for batch in loader:
-        count = batch_norm(batch)
+        count = batch_size(batch)
         for index in range(count):
             yield _digest(select_samples(batch, slice(index, index + 1)))
 
