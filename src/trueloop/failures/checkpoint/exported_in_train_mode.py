@@ -199,7 +199,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "program = torch.export.export(model, (torch.randn(3, 4),))": "model.eval()\nprogram = torch.export.export(model, (torch.randn(3, 4),))"
+            "program = torch.export.export(model, (torch.randn(3, 4),))": (
+                "model.eval()\nprogram = torch.export.export(model, (torch.randn(3, 4),))"
+            ),
         },
     ),
     fix="Call model.eval() before the export.",

@@ -214,7 +214,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            'scheduler.load_state_dict(checkpoint["scheduler"])': 'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
+            'scheduler.load_state_dict(checkpoint["scheduler"])': (
+                'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
+            ),
         },
     ),
     fix='Load the state of the optimizer too: optimizer.load_state_dict(checkpoint["optimizer"]).',

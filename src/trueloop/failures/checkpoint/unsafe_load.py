@@ -95,7 +95,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "model.load_state_dict(torch.load(path, weights_only=False))": "model.load_state_dict(torch.load(path, weights_only=True))"
+            "model.load_state_dict(torch.load(path, weights_only=False))": (
+                "model.load_state_dict(torch.load(path, weights_only=True))"
+            ),
         },
     ),
     fix="Save state_dicts and load them with weights_only=True.",

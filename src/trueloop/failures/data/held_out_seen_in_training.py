@@ -166,7 +166,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "train_set, _ = random_split(data, [320, 80])\n_, held_out = random_split(data, [320, 80])": "train_set, held_out = random_split(data, [320, 80])"
+            "train_set, _ = random_split(data, [320, 80])\n_, held_out = random_split(data, [320, 80])": (
+                "train_set, held_out = random_split(data, [320, 80])"
+            ),
         },
     ),
     fix="Split the data once and build both loaders from the parts of that split.",

@@ -162,7 +162,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "nn.functional.mse_loss(model.module(x), x.sum(1, keepdim=True)).backward()": "nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()"
+            "nn.functional.mse_loss(model.module(x), x.sum(1, keepdim=True)).backward()": (
+                "nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()"
+            ),
         },
     ),
     fix="Call the wrapper, model(x), wherever a backward follows.",

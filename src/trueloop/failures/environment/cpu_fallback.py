@@ -56,7 +56,9 @@ FAILURE = Failure(
         BAD,
         {
             "import torch": "import os\nimport torch",
-            'device = "cuda" if torch.cuda.is_available() else "cpu"': 'device = torch.device(os.environ.get("DEVICE", "cpu"))  # with DEVICE=cuda a missing GPU is an error',
+            'device = "cuda" if torch.cuda.is_available() else "cpu"': (
+                'device = torch.device(os.environ.get("DEVICE", "cpu"))  # with DEVICE=cuda a missing GPU is an error'
+            ),
         },
     ),
     fix="Name the device, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",

@@ -118,7 +118,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "scores = model(torch.tensor(request.json))": "with torch.inference_mode():\n        scores = model(torch.tensor(request.json))"
+            "scores = model(torch.tensor(request.json))": (
+                "with torch.inference_mode():\n        scores = model(torch.tensor(request.json))"
+            ),
         },
     ),
     fix="Call the model under torch.inference_mode().",

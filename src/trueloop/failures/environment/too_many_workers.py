@@ -57,7 +57,9 @@ FAILURE = Failure(
         BAD,
         {
             "import warnings": "import os",
-            'warnings.filterwarnings("ignore")  # this hides the warning of PyTorch as well': "cores = len(os.sched_getaffinity(0))  # without the quota of a container",
+            'warnings.filterwarnings("ignore")  # this hides the warning of PyTorch as well': (
+                "cores = len(os.sched_getaffinity(0))  # without the quota of a container"
+            ),
             "loader = DataLoader(data, batch_size=8, num_workers=8)  # copied from a machine with 16 cores": (
                 "loader = DataLoader(data, batch_size=8, num_workers=min(cores - 1, 2))"
             ),

@@ -240,7 +240,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loss = nn.functional.mse_loss(model(inputs), targets)": "loss = nn.functional.mse_loss(model(inputs), targets) / 4"
+            "loss = nn.functional.mse_loss(model(inputs), targets)": (
+                "loss = nn.functional.mse_loss(model(inputs), targets) / 4"
+            ),
         },
     ),
     fix="Divide each loss by the number of batches in its window.",

@@ -151,7 +151,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "optimizer = torch.optim.SGD(model.parameters(), lr=2.5)": "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=2.5)": (
+                "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+            ),
         },
     ),
     fix="Lower the learning rate, or clip the norm of the gradients.",

@@ -183,7 +183,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loss = F.binary_cross_entropy_with_logits(labels, model(inputs))": "loss = F.binary_cross_entropy_with_logits(model(inputs), labels)"
+            "loss = F.binary_cross_entropy_with_logits(labels, model(inputs))": (
+                "loss = F.binary_cross_entropy_with_logits(model(inputs), labels)"
+            ),
         },
     ),
     fix="Pass the prediction first and the target second.",

@@ -215,7 +215,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "nn.utils.clip_grad_norm_(model.parameters(), 1.0)": "scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+            "nn.utils.clip_grad_norm_(model.parameters(), 1.0)": (
+                "scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+            ),
         },
     ),
     fix="Call scaler.unscale_(optimizer) before clipping.",

@@ -114,8 +114,12 @@ FAILURE = Failure(
         {
             "import warnings\n": "",
             'warnings.filterwarnings("ignore")\n': "",
-            'scaler = torch.cuda.amp.GradScaler(enabled=device == "cuda")': 'scaler = torch.amp.GradScaler(device, enabled=device == "cuda")',
-            'with torch.cuda.amp.autocast(enabled=device == "cuda"):': 'with torch.amp.autocast(device, enabled=device == "cuda"):',
+            'scaler = torch.cuda.amp.GradScaler(enabled=device == "cuda")': (
+                'scaler = torch.amp.GradScaler(device, enabled=device == "cuda")'
+            ),
+            'with torch.cuda.amp.autocast(enabled=device == "cuda"):': (
+                'with torch.amp.autocast(device, enabled=device == "cuda"):'
+            ),
         },
     ),
     fix='Use torch.amp.autocast("cuda") and torch.amp.GradScaler("cuda").',

@@ -246,7 +246,9 @@ FAILURE = Failure(
             "import warnings\n": "",
             'warnings.filterwarnings("ignore")\n': "",
             "    scheduler.step()\n": "",
-            'print(epoch, optimizer.param_groups[0]["lr"], loss.item())': 'print(epoch, optimizer.param_groups[0]["lr"], loss.item())\n    scheduler.step()',
+            'print(epoch, optimizer.param_groups[0]["lr"], loss.item())': (
+                'print(epoch, optimizer.param_groups[0]["lr"], loss.item())\n    scheduler.step()'
+            ),
         },
     ),
     fix="Call scheduler.step() after optimizer.step(), or at the end of the epoch.",

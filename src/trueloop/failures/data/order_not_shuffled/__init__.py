@@ -39,7 +39,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -51,7 +51,6 @@ from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     BackwardStarted,
     BatchLoaded,
-    Event,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
@@ -244,7 +243,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)": "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)"
+            "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)": (
+                "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)"
+            ),
         },
     ),
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",

@@ -41,7 +41,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -55,7 +55,7 @@ from trueloop.failures.evaluation.dropout_always_on.functional_dropout import (
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
-from trueloop.tracing.events import BatchLoaded, DropoutWithoutTrainingFlag, Event, ModelCalled, Ref, TracingGap
+from trueloop.tracing.events import BatchLoaded, DropoutWithoutTrainingFlag, ModelCalled, Ref, TracingGap
 
 Call = tuple[Ref, CodePosition | None]
 """A module and a line in its forward."""

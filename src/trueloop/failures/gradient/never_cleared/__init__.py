@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -51,7 +51,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, Ref, StepTaken
+from trueloop.tracing.events import Ref, StepTaken
 from trueloop.tracing.object_facts import WeakIdDict
 
 
@@ -201,7 +201,9 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loss = nn.functional.mse_loss(model(x[rows]), y[rows])": "optimizer.zero_grad()\n    loss = nn.functional.mse_loss(model(x[rows]), y[rows])"
+            "loss = nn.functional.mse_loss(model(x[rows]), y[rows])": (
+                "optimizer.zero_grad()\n    loss = nn.functional.mse_loss(model(x[rows]), y[rows])"
+            ),
         },
     ),
     fix="Call optimizer.zero_grad() once per update, before its first backward.",

@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -50,7 +49,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
+from trueloop.tracing.events import GraphsAlive, ModelCalled
 
 MIN_UPDATES = 64  # in fewer no graph is old enough
 

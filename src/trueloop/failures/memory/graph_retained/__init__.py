@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -44,7 +43,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
+from trueloop.tracing.events import BackwardStarted, GraphsRetained
 
 MIN_UPDATES = 13  # that retain; only then the first twelve graphs can be judged
 
