@@ -74,7 +74,7 @@ def test_nothing_else_is_read(made, seen, tmp_path, run_id):
     assert [each["id"] for each in seen.list_runs("")["runs"]] == ["runs/a"]
 
 
-def test_a_journal_that_is_a_link_is_not_readers(made, seen, tmp_path):
+def test_a_journal_that_is_a_link_is_not_followed(made, seen, tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     (made.root / "b").mkdir(parents=True)
     (made.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
