@@ -18,8 +18,8 @@ def result(name: str) -> dict[str, Any]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    first, *others = ("| " + " | ".join(line) + " |\n" for line in (head, *rows))
+    return "".join([first, "|---" * len(head) + "|\n", *others])
 
 
 def share(value: float) -> str:
@@ -31,8 +31,8 @@ def accumulation() -> str:
     cases = list(found["trueloop"])
     rows = [[name, *(share(measured[case]["of_movement"]) for case in cases)] for name, measured in found.items()]
     return (
-        "Deviation of the weights' trajectory from that of the one big batch, as a share of the movement, SGD, "
-        "float64 (`accumulation.py`; 0 is below 1e-12):\n\n" + table(["system", *cases], rows)
+        "Deviation of the weights' trajectory from that of one big batch, relative to the movement of the weights; "
+        "SGD, float64, 0 means below 1e-12 (`accumulation.py`):\n\n" + table(["system", *cases], rows)
     )
 
 
@@ -48,15 +48,15 @@ def overhead() -> str:
     ]
     defaults = found["textbook"]["trueloop, its default settings"]["wall_ratio_to"]["textbook loop"]
     return (
-        "Time per update with clipping, a schedule and the norm recorded, as a ratio within a round: median and middle "
-        "80 % (`overhead.py`; the bare loop does none of the three):\n\n"
+        "Time per update with clipping, a schedule and a recorded norm, none of which the bare loop does: ratio within "
+        "a round, median and middle 80 % (`overhead.py`):\n\n"
         + table(["task", "system", *(f"/ {reference}" for reference in references)], rows)
         + f"\nThe defaults of `trueloop train` take {ratio(defaults)} of the textbook loop's time on the small CNN.\n"
     )
 
 
 def fast() -> str:
-    """Tell how fast whole runs and compiled updates are."""
+    """Return the times of whole runs and of compiled updates."""
     found = result("speed")["found"]
     tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "digits CNN"}
     textbooks = ("textbook, mixed precision", "textbook, float32")
@@ -66,24 +66,22 @@ def fast() -> str:
         for name, seen in systems.items()
         if name not in textbooks
     ]
-    references = ("raw loop", "production loop by hand, fused")
-    loops = [
-        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in references)]
-        for task, systems in found["loops"].items()
-        for name, seen in systems.items()
-        if name != "raw loop"
+    loops, hand = found["loops"], "production loop by hand, fused"
+    updates = [
+        [label(name), *(ratio(loops[task][name]["wall_ratio_to"][hand]) if name != hand else "1" for task in tasks)]
+        for name in loops["mlp"]
     ]
     return (
-        "Time per update of whole runs, shuffled batches of a dataset, next to the loops of PyTorch's tutorials "
-        "and of nanoGPT with and without mixed precision (`speed.py`):\n\n"
+        "Time per update of whole runs on shuffled batches of a dataset, relative to the loops of PyTorch's tutorials "
+        "and of nanoGPT, with and without mixed precision (`speed.py`):\n\n"
         + table(["task", "system", *(f"/ {each}" for each in textbooks)], runs)
-        + "\nTime per update on ready batches, once everything is compiled; the raw loop neither clips nor schedules "
-        "nor records (`speed.py`):\n\n" + table(["task", "system", *(f"/ {each}" for each in references)], loops)
+        + "\nTime per update on prepared batches after compilation, relative to the production loop by hand; the raw "
+        "loop does not clip, schedule or record (`speed.py`):\n\n" + table(["system", *tasks.values()], updates)
     )
 
 
 def processes() -> str:
-    """Tell what an update takes on two processes."""
+    """Return the times per update on two processes."""
     data = result("processes")
     engines = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard"}
     tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "small CNN"}
@@ -95,34 +93,30 @@ def processes() -> str:
             engines[name.split()[1]],
             f"{seen[references[0]]['seconds_per_update']['median'] * 1e3:.1f}",
             *(ratio(seen["trueloop"]["wall_ratio_to"][each]) for each in references),
-            *(ratio(seen["trueloop"]["cpu_ratio_to"][each]) for each in references),
+            ratio(seen["trueloop"]["cpu_ratio_to"][references[1]]),
             " / ".join(f"{seen[system]['messages_per_update']:g}" for system in systems),
         ]
         for name, seen in data["found"].items()
     ]
     columns = [
-        "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references),
-        "/ bare, CPU time", "/ by hand, CPU time",
+        "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references), "/ by hand, CPU time",
         "messages per update, bare / by hand / trueloop",
     ]  # fmt: skip
     return (
-        f"Time per update of {data['settings']['processes']} processes on gloo, as a ratio to loops over the same "
-        "PyTorch engine (`processes.py`; the bare one neither clips nor schedules nor records; load average "
+        f"Time per update of {data['settings']['processes']} processes on gloo, relative to loops over the same "
+        "PyTorch engine; the bare one does not clip, schedule or record (`processes.py`; load average "
         f"{data['machine']['load_average']:.0f} on {data['machine']['cores']} cores):\n\n"
         + table(columns, rows)
-        + f"\nA message of four numbers took {data['small_message_s']['median'] * 1e6:.0f} µs there: on small models "
-        "an update is made of messages. With DistributedDataParallel trueloop sends none but the gradients', in which "
-        "its sums, its counts and the word to stop travel along, and the statistics of batch normalisation, which "
-        "plain DDP sends apart by dtype; what is left above the bare loop is the norm, and what it takes to pack and "
-        "read a few numbers. With "
-        "fully_shard the norm of the gradients lies in parts on all processes, and has to be known to all of them "
-        "before one of them steps, to clip by it or to leave a window out that is not finite: that is one message "
-        "more than the bare loop has, which does neither, and in it travels everything else.\n"
+        + f"\nA message of four numbers took {data['small_message_s']['median'] * 1e6:.0f} µs: on small models, most "
+        "of an update is communication. With DistributedDataParallel, trueloop sends only the gradients: sums, counts, "
+        "the stop flag and the buffers of batch normalisation, which DDP sends separately, are part of that message. "
+        "With fully_shard the gradient norm is sharded, and all ranks need it before any of them steps, to clip or to "
+        "skip a non-finite window: one message more than the bare loop, which does neither.\n"
     )
 
 
 def gpu() -> str:
-    """Tell what a large model does on a CUDA device."""
+    """Return the speed and memory of a large model on a CUDA device."""
     measured = result("gpu")
     found, loop = measured["found"], "nanoGPT-style loop"
     rows = [
@@ -138,7 +132,7 @@ def gpu() -> str:
     forward = ratio(found["forward only"]["inference_mode / no_grad"])
     return (
         f"A GPT-2-sized model in bf16 on {measured['settings']['device']} (`gpu.py`):\n\n"
-        + table(["system", "updates/s", f"time / {loop}", "of a matrix product's rate", "peak GiB"], rows)
+        + table(["system", "updates/s", f"time / {loop}", "share of a matrix product's rate", "peak GiB"], rows)
         + f"\nForward passes under `inference_mode` take {forward} of the time under `no_grad`.\n"
     )
 
@@ -152,7 +146,7 @@ def nonfinite() -> str:
         [name, f"{100 * seen['finite']:.0f} %", str(seen["exit"])]
         for name, seen in result("nonfinite")["found"].items()
     ]
-    return "What one batch with a NaN in it leaves of the weights (`nonfinite.py`):\n\n" + table(
+    return "Weights that are finite after one batch with a NaN (`nonfinite.py`):\n\n" + table(
         ["system", "finite weights", "exit code"], rows
     )
 
@@ -162,11 +156,12 @@ def components() -> str:
     rows = [
         [name, str(sum(seen["lines"].values())), *(cell for task in ("mlp", "gpt") for cell in cost(seen.get(task)))]
         for name, seen in found.items()
+        if name != "plain loop"
     ]
     head = ["component", "lines", "MLP: memory, MiB", "MLP: time", "GPT: memory, MiB", "GPT: time"]
     return (
-        "What each component adds to the plain loop: its lines of code, the peak memory of tensors, and CPU time per "
-        "update as a ratio to the plain loop's (`components.py`):\n\n" + table(head, rows)
+        "Cost of each component of the loop: lines of code, additional peak memory of tensors, and CPU time per update "
+        "relative to the plain loop (`components.py`):\n\n" + table(head, rows)
     )
 
 
@@ -177,19 +172,24 @@ def cost(seen: dict[str, Any] | None) -> list[str]:
 
 
 def texts() -> str:
-    """Tell what the programs of the lab's production page cost."""
+    """Return the cost of the programs on the lab's production page."""
     data = result("components")["texts"]
     rows = [
-        [name, *(ratio(seen[name][f"{clock}_ratio"]) for seen in data["found"].values() for clock in ("wall", "cpu"))]
-        for name in data["found"]["mlp"]
+        [name, *(ratio(seen[name]["wall_ratio"]) for seen in data["found"].values())]
+        for name in list(data["found"]["mlp"])[1:]
     ]
+    gap = max(clock_gap(seen, "wall_ratio", "cpu_ratio") for task in data["found"].values() for seen in task.values())
     facts, examples = data["machine"], data["settings"]["examples"]
-    head = ["component", "MLP: wall", "MLP: CPU time", "small CNN: wall", "small CNN: CPU time"]
     return (
-        "The programs that `trueloop lab` writes out on its page about the production loop, in bare PyTorch: time per "
-        f"update as a ratio to the minimal loop's, with epochs of {examples:,} examples (`components.py`; on "
-        f"{facts['cpu']}, torch {facts['versions']['torch']}):\n\n" + table(head, rows)
+        "Programs in bare PyTorch on the lab's page about the production loop: time per update relative to the minimal "
+        f"loop, with epochs of {examples:,} examples; ratios of CPU time differ by at most {gap:.2f} (`components.py`; "
+        f"on {facts['cpu']}, torch {facts['versions']['torch']}):\n\n" + table(["component", "MLP", "small CNN"], rows)
     )
+
+
+def clock_gap(seen: dict[str, Any], one: str, other: str) -> float:
+    """Return the difference between two median ratios."""
+    return abs(seen[one]["median"] - seen[other]["median"])
 
 
 def order() -> str:
@@ -203,9 +203,8 @@ def speed(found: dict[str, Any]) -> str:
         for name, seen in found["throughput"].items()
     ]
     return (
-        f"The order of an epoch of {found['settings']['samples']:,} samples, where no other size is named: indices per "
-        "second of one core's time (`order.py`):\n\n"
-        + table(["system", "million indices per s", "time / torch.randperm"], rows)
+        f"Indices per second of one core for an epoch of {found['settings']['samples']:,} samples, unless another size "
+        "is named (`order.py`):\n\n" + table(["system", "million indices per s", "time / torch.randperm"], rows)
     )
 
 
@@ -215,20 +214,20 @@ def seeking(found: dict[str, Any]) -> str:
         for name, seen in found["seek_s"].items()
     ]
     return (
-        "Time to the first batch from a position on, in an epoch never seen before, in ms by the wall; the worst ones "
-        "waited for the machine's other tenants as well (`order.py`):\n\n"
-        + table(["system", "tries", "median", "worst"], rows)
+        "Wall time in ms to the first batch at a position of a new epoch; the worst cases include waiting for other "
+        "processes of the machine (`order.py`):\n\n" + table(["system", "tries", "median", "worst"], rows)
     )
 
 
 def memory(found: dict[str, Any]) -> str:
+    sizes = list(found["memory_bytes"]["trueloop"])[1::2]
     rows = [
-        [name, *("" if grown is None else f"{grown / 2**20:.1f}" for grown in seen.values())]
+        [name, *("" if seen[size] is None else f"{seen[size] / 2**20:.1f}" for size in sizes)]
         for name, seen in found["memory_bytes"].items()
     ]
     return (
-        "Growth of the process's peak memory up to a thousand batches in the middle of an epoch of N samples, in MiB "
-        "(`order.py`; an empty cell was not tried):\n\n" + table(["system", *found["memory_bytes"]["trueloop"]], rows)
+        "Growth of peak memory in MiB over a thousand batches in the middle of an epoch of N samples; empty cells were "
+        "not measured (`order.py`):\n\n" + table(["system", *sizes], rows)
     )
 
 
@@ -238,20 +237,20 @@ def seeding(found: dict[str, Any]) -> str:
         for name, seen in found["seeding_us"].items()
     ]
     return (
-        "Random numbers that belong to the sample: time per sample without and with seeding, in microseconds "
-        "(`order.py`):\n\n" + table(["data", "off", "on", "difference"], rows)
+        "Random augmentation seeded per sample: microseconds per sample without and with it (`order.py`):\n\n"
+        + table(["data", "without", "with", "difference"], rows)
     )
 
 
 def skipping(found: dict[str, Any]) -> str:
-    heads = list(found["resume"]["trueloop, dataset"]["0 workers"])
-    rows = [
-        [name, workers, *(str(count) for count in seen.values())]
-        for name, ways in found["resume"].items()
-        for workers, seen in ways.items()
-    ]
-    return "What is read to go on in the middle of an epoch (`order.py`):\n\n" + table(
-        ["system", "read by", *heads], rows
+    names = ("samples before the position", "of these, read again", "shards before it", "of these, opened")
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, ways in found["resume"].items():
+        for workers, seen in ways.items():
+            rows.setdefault((name, *map(str, seen.values())), []).append(workers.partition(" ")[0])
+    cells = [[name, " or ".join(workers), *counts] for (name, *counts), workers in rows.items()]
+    return "Data read to resume in the middle of an epoch (`order.py`):\n\n" + table(
+        ["system", "workers", *names], cells
     )
 
 
@@ -259,8 +258,8 @@ def resume() -> str:
     found = result("resume")["found"]
     rows = [[name, *(resumed(seen) for seen in cases.values())] for name, cases in found.items()]
     return (
-        "The final weights after SIGKILL in the middle of an epoch and the same command again, against those of the "
-        "uninterrupted run (`resume.py`; a checkpoint every 6 updates or every epoch):\n\n"
+        "Final weights after SIGKILL in the middle of an epoch and the same command again, compared with the "
+        "uninterrupted run; a checkpoint every 6 updates or every epoch (`resume.py`):\n\n"
         + table(["system", *found["trueloop"]], rows)
     )
 
@@ -276,15 +275,15 @@ def resumed(seen: dict[str, Any]) -> str:
 def bitflip() -> str:
     measured = result("bitflip")
     found = measured["found"]
-    *outcomes, median, most = next(iter(found.values()))
+    *outcomes, median, highest = next(iter(found.values()))
     rows = [
-        [name, *(str(seen[outcome]) for outcome in outcomes), *(percent(seen[key]) for key in (median, most))]
+        [name, *(str(seen[outcome]) for outcome in outcomes), *(percent(seen[key]) for key in (median, highest))]
         for name, seen in found.items()
     ]
     return (
-        f"{measured['settings']['flips']} resumes, each after one bit was flipped somewhere in the newest checkpoint "
-        "(`bitflip.py`; how far off the final weights are is said of those that are finite):\n\n"
-        + table(["system", *outcomes, median, most], rows)
+        f"{measured['settings']['flips']} resumes, each after one bit of the newest checkpoint was flipped; deviations "
+        "are those of finite weights (`bitflip.py`):\n\n"
+        + table(["system", *map(label, outcomes), *map(label, (median, highest))], rows)
     )
 
 
@@ -311,9 +310,9 @@ def checkpoints() -> str:
     ]
     sizes = result("checkpoints")["settings"]["mib"]
     return (
-        f"Checkpoints, of {sizes['stall']} MiB for the stall and of {sizes['save and load']} MiB otherwise, against "
-        "plain safetensors, which checks nothing (`checkpoints.py`):\n\n"
-        + table(["", "compared", "ms", "ms", "ratio"], rows)
+        f"Checkpoints of {sizes['stall']} MiB (stall) and {sizes['save and load']} MiB, compared with plain "
+        "safetensors, which has no checksums (`checkpoints.py`):\n\n"
+        + table(["", "compared", "first, ms", "second, ms", "ratio"], rows)
     )
 
 
@@ -322,39 +321,40 @@ def faults() -> str:
     hows = {"equal": "bitwise equal", "reported": "clear error, then equal", "failed": "failures", "not run": "not run"}
     found = measured["found"]
     found = {**found, "all": {how: sum(counts[how] for counts in found.values()) for how in hows}}
-    rows = [[fault, str(sum(counts.values())), *(str(counts[how]) for how in hows)] for fault, counts in found.items()]
+    hows = {how: words for how, words in hows.items() if how != "not run" or found["all"][how]}
+    rows = [
+        [label(fault), str(sum(counts.values())), *(str(counts[how]) for how in hows)]
+        for fault, counts in found.items()
+    ]
     return (
-        "What is left of a run after a fault: the weights, the journal and the best value against those of the "
-        f"undisturbed run (`make faults`, {measured['settings']['minutes']:.0f} minutes):\n\n"
-        + table(["fault", "cases", *hows.values()], rows)
+        "Weights, journal and best value after a fault, compared with the undisturbed run (`make faults`, "
+        f"{measured['settings']['minutes']:.0f} minutes):\n\n" + table(["fault", "cases", *hows.values()], rows)
     )
 
 
 def watch() -> str:
-    """Tell what watching costs."""
+    """Return the cost of the sanitizer."""
     found = result("watch")["found"]
     names = {"mlp": "MLP 64-128-10", "gpt": "small GPT", "cnn": "small CNN"}
-    rows: list[list[str]] = []
-    for load, measured in found.items():
-        everybody = {**measured["systems"], **measured.get("traincheck", {})}
-        for system, seen in everybody.items():
-            if system != "bare":
-                ratios = (spread(seen[f"{clock}_ratio_to_bare"], 3) for clock in ("wall", "cpu"))
-                rows.append([names[load], system, *ratios])
+    measured = {load: {**seen["systems"], **seen.get("traincheck", {})} for load, seen in found.items()}
+    systems = [system for system in measured["mlp"] if system != "bare"]
+    ratios = {system: [measured[load][system] for load in names] for system in systems}
+    rows = [
+        [label(system), *(spread(seen["wall_ratio_to_bare"], 3) for seen in loads)] for system, loads in ratios.items()
+    ]
+    gap = max(clock_gap(seen, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for seen in loads)
     versions = {each["traincheck_version"] for each in found.values() if "traincheck_version" in each}
-    apart = "".join(
-        f"; TrainCheck {each} in an environment of its own, over fewer updates" for each in sorted(versions)
-    )
+    apart = "".join(f"; TrainCheck {each} in its own environment, over fewer updates" for each in sorted(versions))
     return (
-        "Time per update of an unmodified script under each tool that looks for silent bugs, as a ratio to the bare "
-        f"script's within a round: median and middle 80 % (`watch.py`{apart}; `trueloop run` watches the first 16 "
-        "updates in full, and from then on is in the steady state; all but TrainCheck take turns within one run of the "
-        "script):\n\n" + table(["script", "watched by", "/ bare, wall", "/ bare, CPU time"], rows)
+        "Time per update of an unmodified script under each tool that searches for silent bugs, relative to the bare "
+        f"script within a round: median and middle 80 %; ratios of CPU time differ by at most {gap:.3f} (`watch.py`"
+        f"{apart}). `trueloop run` traces the first 16 updates fully, then samples.\n\n"
+        + table(["tool", *names.values()], rows)
     )
 
 
 def lint() -> str:
-    """Tell what linting costs."""
+    """Return the speed and memory of the linter."""
     found = result("lint")["found"]
     few, many = found["peak_mib"].values()
     rows = [
@@ -362,24 +362,24 @@ def lint() -> str:
             f"files per second, {found['files']:,} files, {found['processes']} processes",
             f"{found['files_per_second']:,.0f}",
         ],
-        ["seconds from the start to the first finding of a single file", spread(found["seconds_to_first_finding"], 3)],
-        ["peak memory over an eighth of the files, and over all, in MiB", f"{few:.0f}, {many:.0f}"],
+        ["seconds to the first finding in a single file", spread(found["seconds_to_first_finding"], 3)],
+        ["peak memory in MiB for an eighth of the files, and for all", f"{few:.0f}, {many:.0f}"],
     ]
-    words = f"`trueloop lint`, {found['rules']} rules, over torch's own package (`lint.py`):\n\n" + table(
+    words = f"`trueloop lint`, {found['rules']} rules, on the source of the torch package (`lint.py`):\n\n" + table(
         ["", "measured"], rows
     )
     if peer := found.get("torchfix"):
         rates = peer["files_per_second_one_process"]
         rows = [[name, spread(each, 1)] for name, each in rates.items()]
         words += (
-            f"\nThe same next to TorchFix {peer['version']}, over {peer['files']} of the files with one process each; "
-            "it looks for other mistakes, most of them deprecated names:\n\n" + table(["", "files per second"], rows)
+            f"\nThe same with TorchFix {peer['version']}, on {peer['files']} of the files with one process each; it "
+            "checks for other mistakes, mostly deprecated names:\n\n" + table(["", "files per second"], rows)
         )
     return words
 
 
 def journal() -> str:
-    """Tell what the journal of a run costs."""
+    """Return the cost of the journal of a run."""
     measured = result("journal")
     rows = [
         [
@@ -392,49 +392,61 @@ def journal() -> str:
         for pace, seen in measured["found"].items()
     ]
     head = ["", "µs per update", "MB per 10^6 updates", "seconds to read 10^6 back", "MiB to read them"]
-    return "The journal of a run, by how long its updates take (`journal.py`):\n\n" + table(head, rows)
+    return "Cost of the journal, by the duration of an update (`journal.py`):\n\n" + table(head, rows)
 
 
 def runs() -> str:
-    """Tell how long questions about many runs take."""
+    """Return the times of queries over many runs."""
     found = result("runs")["found"]
-    asked = [[f"`runs {question}`", spread(seconds, 2)] for question, seconds in found["seconds"].items()]
-    first = [["the first question, without the index", f"{found['seconds_first_time']:.1f}"]]
-    words = f"Questions about {found['runs']:,} runs, as whole processes from start to end (`runs.py`):\n\n"
-    return words + table(["", "seconds"], [*asked, *first])
+    queries = [[f"`runs {question}`", spread(seconds, 2)] for question, seconds in found["seconds"].items()]
+    first = [["the first query, without the index", f"{found['seconds_first_time']:.1f}"]]
+    words = f"Queries over {found['runs']:,} runs, each a process from start to end (`runs.py`):\n\n"
+    return words + table(["", "seconds"], [*queries, *first])
+
+
+def serving() -> str:
+    """Return the time of an answer of each exported or compiled model."""
+    found = result("serving")["found"]
+    ways = list(next(iter(found.values())))
+    rows = [[name, *(f"{seen[way]['ratio']['median']:.2f}" if way in seen else "" for way in ways[1:])]
+            for name, seen in found.items() if ways[0] in seen]  # fmt: skip
+    return (
+        "Time of an answer relative to eager mode with gradients, by recipe and batch size (`serving.py`):\n\n"
+        + table(["recipe", *ways[1:]], rows)
+    )
 
 
 def room() -> str:
-    """Tell what each way of making room in memory saves and costs."""
+    """Return the memory saved and the time lost by each memory option."""
     rows = [
         [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "roomy_bytes")), ratio(seen["cpu_ratio"])]
         for name, seen in result("room")["found"].items()
     ]
     return (
-        "Ways of making room in memory: the peak of one forward and backward pass without and with it, and CPU time as "
-        "a ratio (`room.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
+        "Peak memory of one forward and backward pass without and with each option, and the ratio of CPU time "
+        "(`room.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
     )
 
 
 def lab() -> str:
-    """Tell what the lab's page does in a second."""
+    """Return the response times of the lab."""
     data = result("lab")
     found, many = data["found"], data["found"]["class"]
     goals = {name: f"{value:g}" for name, value in data["goals"].items()}
     rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
     late = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
     words = (
-        f"Of {len(found['findings'])} failures that can be switched on, these are named later than the goal: {late}. "
-        "They are certain only once a schedule has ended, or kept weights are used.\n"
+        f"Of {len(found['findings'])} failures that can be switched on, these are reported later than the goal: "
+        f"{late}. They are certain only after a schedule has ended, or when saved weights are used.\n"
     )
     return (
-        "`trueloop lab` in headless Chromium on the same machine, its simulator training at full speed (`lab.py`):\n\n"
+        "`trueloop lab` in headless Chromium on the same machine, with the simulator at full speed (`lab.py`):\n\n"
         + table(["", "measured", "goal"], rows)
         + (f"\n{words}" if late else "")
-        + f"\nWith {many['sessions']} sessions training at once, each paints "
-        f"{many['painted updates/s each, median']:.1f} times a second (the slowest "
-        f"{many['painted updates/s each, least']:.1f}), a question of another page is answered within "
-        f"{many['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes together hold "
+        + f"\nWith {many['sessions']} sessions training together, each paints "
+        f"{many['painted updates/s each, median']:.1f} times a second (slowest: "
+        f"{many['painted updates/s each, least']:.1f}), requests of other pages are answered within "
+        f"{many['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes use "
         f"{many['memory of all processes, MiB']:.0f} MiB.\n"
     )
 
@@ -444,36 +456,70 @@ def _seconds(value: float | str) -> str:
 
 
 def spread(measured: dict[str, float], digits: int) -> str:
-    median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
-    return f"{median} ({low} to {high})"
+    """Return a median and the range of the middle 80 %."""
+    rounded = (round(measured[name], digits) + 0.0 for name in ("median", "low", "high"))  # + 0.0: no "-0.00"
+    median, low, high = (f"{value:.{digits}f}" for value in rounded)
+    return f"{median} ({low}\N{EN DASH}{high})"
 
 
 BASE = ("torch", "numpy")
 
 
+SCRIPTS = {
+    "accumulation.py": "deviation of accumulated updates from one big batch",
+    "overhead.py": "time per update next to the bare loop and other systems",
+    "speed.py": "whole runs; compiled updates",
+    "processes.py": "two processes with DDP and FSDP",
+    "gpu.py": "a GPT-2-sized model on a CUDA device",
+    "room.py": "memory options",
+    "components.py": "lines, memory and time of each component",
+    "nonfinite.py": "weights after a batch with a NaN",
+    "resume.py": "weights after a kill in mid-epoch",
+    "bitflip.py": "detection of a flipped bit",
+    "checkpoints.py": "how long training waits for a checkpoint",
+    "order.py": "data order: speed, seeking, memory, resume",
+    "watch.py": "cost of the sanitizer",
+    "lint.py": "speed and memory of the linter",
+    "journal.py": "cost and size of the journal",
+    "runs.py": "queries over many runs",
+    "serving.py": "time of an answer",
+    "lab.py": "response times of the lab in a browser",
+    "make faults": "kills, damaged files, full disks",
+}
+
+
 def measured_on() -> str:
-    """Tell of each result when, on what and with which settings it was measured."""
+    """Return the machine, and each script with its settings."""
     data = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
     machines = {name: machine(each["machine"]) for name, each in data.items()}
+    peers = {name: peer_versions(each["machine"]["versions"]) for name, each in data.items()}
+    usual = max(set(peers.values()), key=lambda names: list(peers.values()).count(names))
     one, *others = set(machines.values())
-    rows = []
-    for name, each in data.items():
-        facts = each["machine"]
-        peers = [f"{key} {value}" for key, value in facts["versions"].items() if key not in ("trueloop", *BASE)]
-        when = facts["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
-        cells = [f"`{name}`", when, f"{facts['load_average']:.1f}", ", ".join(peers), said(each.get("settings", {}))]
-        rows.append([*cells, machines[name]] if others else cells)
+    dates = sorted(each["machine"]["date"] for each in data.values())
     where = "" if others else f" All of them on {one}."
+    without = ", ".join(f"`{name}`" for name in data if not peers[name])
+    unlike = f" (none with {without})" if without else ""
+    rows = []
+    for script, words in SCRIPTS.items():
+        name = script.removesuffix(".py").removeprefix("make ")
+        found = data.get(name)
+        load = f"{found['machine']['load_average']:.1f}" if found else ""
+        cells = [f"`{script}`", words, load, settings_text(found.get("settings", {})) if found else "not measured yet"]
+        rows.append([*cells, machines.get(name, "")] if others else cells)
     return (
-        f"What each result was measured on, one thread each.{where} The load average is that at the end, the "
-        "benchmark's own included; peers were installed in the versions named, and run as "
-        "[their own documentation says](#how-it-is-measured).\n\n"
-        + table(["result", "on", "load", "peers", "settings", *(["machine"] if others else [])], rows)
+        f"Measured from {dates[0]} to {dates[-1]}, one thread each.{where} Other systems{unlike}: {usual}. The load "
+        "average is that at the end, including the benchmark.\n\n"
+        + table(["script", "what it measures", "load", "settings", *(["machine"] if others else [])], rows)
     )
 
 
+def peer_versions(versions: dict[str, str]) -> str:
+    """Return the versions of the compared systems."""
+    return ", ".join(f"{key} {value}" for key, value in versions.items() if key not in ("trueloop", *BASE))
+
+
 def machine(facts: dict[str, Any]) -> str:
-    """Describe what something was measured on."""
+    """Describe a machine."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in BASE)
     device = facts.get("device", facts["cpu"])
     return (
@@ -481,51 +527,68 @@ def machine(facts: dict[str, Any]) -> str:
     )
 
 
-def said(settings: dict[str, Any]) -> str:
-    """Write settings down in a line."""
+def settings_text(settings: dict[str, Any]) -> str:
+    """Return settings as one line."""
     words = []
     for name, value in settings.items():
-        inner = f"({said(value)})" if isinstance(value, dict) else f"{value:,}" if isinstance(value, int) else value
+        if isinstance(value, dict) and len(set(map(str, value.values()))) == 1:
+            value = f"{next(iter(value.values()))} each"  # noqa: PLW2901 - the shorter form of the same value
+        inner = (
+            f"({settings_text(value)})"
+            if isinstance(value, dict)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else value
+        )
         words.append(f"{name.replace('_', ' ')} {inner}")
     return ", ".join(words)
 
 
 HEADINGS = {
-    "accumulation": "Accumulated updates", "overhead": "Time per update", "speed": "Whole runs, and compiled updates",
-    "processes": "Two processes", "gpu": "On a GPU", "nonfinite": "A batch with a NaN", "components": "Components",
-    "texts": "Programs of the lab", "resume": "Killed and resumed", "faults": "Faults", "bitflip": "One flipped bit",
-    "checkpoints": "Checkpoints", "order": "The order of the data", "watch": "The sanitizer", "lint": "The linter",
-    "journal": "The journal", "runs": "Questions about runs", "room": "Making room", "lab": "The lab",
+    "accumulation": "Accumulated updates", "nonfinite": "A batch with a NaN", "resume": "Killed and resumed",
+    "faults": "Faults", "bitflip": "One flipped bit", "overhead": "Time per update",
+    "speed": "Whole runs and compiled updates", "processes": "Two processes", "gpu": "On a GPU",
+    "components": "Components", "texts": "Programs of the lab", "checkpoints": "Checkpoints",
+    "order": "Data order", "room": "Memory options", "watch": "The sanitizer", "lint": "The linter",
+    "journal": "The journal", "runs": "Queries over runs", "serving": "Serving", "lab": "The lab",
 }  # fmt: skip
+LABELS = {
+    "silently other weights": "wrong weights, silently",
+    "named it, took the one before": "reported; previous checkpoint used",
+    "of those, NaN or infinite": "wrong weights with NaN or infinity",
+    "off by, median": "median deviation", "off by, at most": "largest deviation",
+    "SIGKILL again and again, 0 workers": "repeated SIGKILL, 0 workers",
+    "SIGKILL again and again, 2 workers": "repeated SIGKILL, 2 workers",
+    "SIGKILL at each touch of the disk": "SIGKILL at each disk access",
+    "something in the way": "path already taken",
+    "whole update compiled by hand": "update compiled by hand",
+    "watched, steady state": "`trueloop run`, sampled tracing",
+    "watched, shown in the lab": "the same with `--lab`",
+    "watched, every update in full": "`trueloop run`, full tracing of every update",
+}  # fmt: skip
+"""Words of the page for the names of a result, where they differ."""
+
+
+def label(name: str) -> str:
+    """Return what the page calls a name of a result."""
+    return LABELS.get(name, name)
 
 
 def figures() -> str:
-    parts = {
-        "accumulation": accumulation,
-        "overhead": overhead,
-        "nonfinite": nonfinite,
-        "components": components,
-        "texts": texts,
-        "resume": resume,
-        "faults": faults,
-        "bitflip": bitflip,
-        "checkpoints": checkpoints,
-        "order": order,
+    """Return the summary, the figures of each benchmark, and the machine."""
+    writers = {
+        "accumulation": accumulation, "nonfinite": nonfinite, "resume": resume, "faults": faults, "bitflip": bitflip,
+        "overhead": overhead, "speed": fast, "processes": processes, "gpu": gpu, "components": components,
+        "texts": texts, "checkpoints": checkpoints, "order": order, "room": room, "watch": watch, "lint": lint,
+        "journal": journal, "runs": runs, "serving": serving, "lab": lab,
+    }  # fmt: skip
+    measured = {
+        name: write for name, write in writers.items() if name == "texts" or (RESULTS / f"{name}.json").exists()
     }
-    tellers = {
-        "speed": fast,
-        "gpu": gpu,
-        "processes": processes,
-        "watch": watch,
-        "lint": lint,
-        "journal": journal,
-        "runs": runs,
-        "room": room,
-        "lab": lab,
-    }
-    parts |= {name: tell for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()}
-    sections = [f"### {HEADINGS.get(name, name.capitalize())}\n\n{tell()}" for name, tell in parts.items()]
-    return "\n".join([*sections, f"### Machine, versions, settings\n\n{measured_on()}"])
+    sections = [f"### {HEADINGS[name]}\n\n{write()}" for name, write in measured.items()]
+    return "\n".join(
+        [f"## Summary\n\n{summary()}", "## Figures\n", *sections, f"## Scripts and settings\n\n{measured_on()}"]
+    )
 
 
 PEERS = {
@@ -537,7 +600,92 @@ PEERS = {
     "Accelerate": {"accumulation": "Accelerate accumulate()", "speed": "Accelerate, fused"},
     "HF Trainer": {"accumulation": "HF Trainer, model's own loss", "speed": "HF Trainer, fused"},
 }  # fmt: skip
-"""What each peer of README's table is called in a result, where that is not its own name."""
+"""Name of each peer of README's table within a result, where it differs."""
+
+
+def summary() -> str:
+    """Return the headline figures."""
+    off, flips = result("accumulation")["deviation"]["SGD"], result("bitflip")
+    resumes, finite = result("resume")["found"], result("nonfinite")["found"]
+    tried = list(result("faults")["found"].values())
+    cases, lost = sum(sum(counts.values()) for counts in tried), sum(counts["failed"] for counts in tried)
+    flip_count = flips["settings"]["flips"]
+    rows = [
+        headline("error of accumulated updates, ragged batches", "accumulation",
+                 lambda name: share(off[name]["both"]["of_movement"])),
+        headline("finite weights after one batch with a NaN", "nonfinite",
+                 lambda name: f"{100 * finite[name]['finite']:.0f} %"),
+        headline("final weights after SIGKILL and resume, a checkpoint every 6 updates", "resume",
+                 lambda name: resumed(resumes[name]["0 workers, every 6"])),
+        [f"[runs with lost results](#{anchor('faults')}), of {cases:,} killed, damaged or out of disk space",
+         str(lost), ""],
+        headline(f"wrong weights loaded silently, of {flip_count} checkpoints with one flipped bit", "bitflip",
+                 lambda name: str(flips["found"][name]["silently other weights"])),
+        *loop_headlines(),
+        *cost_headlines(),
+    ]  # fmt: skip
+    return "Medians; a relative time below 1 is faster than the reference.\n\n" + table(
+        ["", "trueloop", "compared with"], rows
+    )
+
+
+def headline(words: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
+    """Return the row of a figure that all peers have."""
+    others = (f"{system} {cell(names.get(benchmark, system))}" for system, names in PEERS.items())
+    return [f"[{words}](#{anchor(benchmark)})", cell("trueloop"), ", ".join(others)]
+
+
+def loop_headlines() -> list[list[str]]:
+    """Return the rows about the time of an update."""
+    loops, hand = result("speed")["found"]["loops"], PEERS["raw loop"]["speed"]
+
+    def time(task: str, name: str) -> str:
+        return "1" if name == hand else f"{loops[task][name]['wall_ratio_to'][hand]['median']:.2f}"
+
+    two = result("processes")["found"]["gpt ddp"]["trueloop"]["wall_ratio_to"]
+    return [
+        *(headline(f"time per update, {words}, relative to the same work by hand", "speed",
+                   lambda name, task=task: time(task, name))
+          for task, words in (("mlp", "small MLP"), ("gpt", "small GPT"))),
+        [f"[the same, compiled](#{anchor('speed')})", time("gpt", "trueloop --compile"),
+         f"compiled by hand {time('gpt', 'whole update compiled by hand')}"],
+        [f"[the same, two processes with DDP](#{anchor('processes')})",
+         f"{two['by hand: clipped, scheduled, recorded']['median']:.2f}", "by hand 1"],
+    ]  # fmt: skip
+
+
+def cost_headlines() -> list[list[str]]:
+    """Return the rows about the cost of single parts."""
+    stall = {name: 1e3 * seen["seconds"]["median"] for name, seen in result("checkpoints")["found"]["stall"].items()}
+    seek = {name: 1e3 * seen["wall"]["median"] for name, seen in result("order")["seek_s"].items()}
+    watched = result("watch")["found"]["gpt"]
+    ratios = {name: f"{seen['wall_ratio_to_bare']['median']:.3f}"
+              for name, seen in {**watched["systems"], **watched.get("traincheck", {})}.items()}  # fmt: skip
+    others = [name for name in ("set_detect_anomaly(True)", "TrainCheck, selective") if name in ratios]
+    linted, journal_us = result("lint")["found"], next(iter(result("journal")["found"].values()))["report_us"]
+    rates = {name: f"{each['median']:.0f}" for name, each in linted["torchfix"]["files_per_second_one_process"].items()}
+    queries = result("runs")["found"]
+    return [
+        [f"[time training waits for a checkpoint](#{anchor('checkpoints')})",
+         f"{stall['asynchronous save, training waits']:.0f} ms", f"blocking save {stall['blocking save']:.0f} ms"],
+        [f"[first index in the middle of a shuffled epoch](#{anchor('order')})",
+         f"{seek['trueloop, the middle of 4 million']:.2f} ms",
+         f"RandomSampler {seek['torch RandomSampler, the same']:.0f} ms"],
+        [f"[time per update, small GPT under `trueloop run`](#{anchor('watch')})", ratios["watched, steady state"],
+         ", ".join(f"{name} {ratios[name]}" for name in others)],
+        [f"[files per second of the linter, one process](#{anchor('lint')})", rates["trueloop lint"],
+         f"TorchFix {rates['TorchFix']}"],
+        [f"[journal, per update](#{anchor('journal')})", f"{journal_us['median']:.1f} µs", ""],
+        [f"[`runs list` over {queries['runs']:,} runs](#{anchor('runs')})",
+         f"{queries['seconds']['list']['median']:.2f} s", ""],
+        [f"[first paint of the lab](#{anchor('lab')})",
+         f"{result('lab')['found']['one session']['first paint, s']:.2f} s", ""],
+    ]  # fmt: skip
+
+
+def anchor(benchmark: str) -> str:
+    """Return the anchor of a benchmark's section."""
+    return HEADINGS[benchmark].lower().replace(" ", "-")
 
 
 def readme_figures() -> str:
