@@ -246,9 +246,9 @@ def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     jobs: list[Any] = []
 
-    def run(self: JudgeClient, job: Job, tell: Any = lambda points: None, *, began: Any = lambda number: None) -> Trial:
+    def run(self: JudgeClient, job: Job, tell: Any = lambda points: None, *, on_start: Any = lambda number: None) -> Trial:
         jobs.append(job)
-        began(len(jobs))
+        on_start(len(jobs))
         updates = round(1000 * job.entry.lr)
         tell([(1, 32, 0.5), (updates, 32 * updates, 0.97)])
         if job.entry.lr > 5:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.app import lab_address as module
-from trueloop.app.lab_address import ADDRESS, read_address, write_address, start_lab
+from trueloop.app.lab_address import ADDRESS_FILE, read_address, write_address, start_lab
 from trueloop.core.errors import MissingExtra
 from trueloop.runs.live.folder import live_folder
 
@@ -39,7 +39,7 @@ def test_a_lab_that_runs_is_found(environment, door):
 
 def test_one_that_has_ended_is_not(environment, door):
     write_address(environment, door)
-    path = live_folder(environment) / ADDRESS
+    path = live_folder(environment) / ADDRESS_FILE
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, "mark": "0"}))
     assert read_address(environment) == "", "its number was given to another process"
@@ -58,7 +58,7 @@ def test_one_that_does_not_answer_is_not(environment):
 def test_what_makes_no_sense_is_not(environment, told):
     folder = live_folder(environment)
     folder.mkdir()
-    (folder / ADDRESS).write_text(told)
+    (folder / ADDRESS_FILE).write_text(told)
     assert read_address(environment) == ""
 
 
@@ -82,7 +82,7 @@ def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypat
         f"open({str(marker)!r} + '.part', 'w').write(json.dumps([os.getppid(), os.getsid(0), sys.argv[1:]]))\n"
         f"os.rename({str(marker)!r} + '.part', {str(marker)!r})\n"
     )
-    monkeypatch.setattr(module, "LAB", (str(lab),))
+    monkeypatch.setattr(module, "LAB_ARGUMENTS", (str(lab),))
     others = children()
     found = start_lab(environment, tmp_path / "runs of mine")
     end = time.monotonic() + 30
@@ -97,7 +97,7 @@ def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypat
 
 
 def test_without_what_it_needs_none_is_started(environment, monkeypatch):
-    monkeypatch.setattr(module, "NEEDED", ("no_such_module_here",))
+    monkeypatch.setattr(module, "REQUIRED_PACKAGES", ("no_such_module_here",))
     with pytest.raises(MissingExtra, match=r"trueloop\[lab\]"):
         start_lab(environment, "runs")
     assert sys.executable

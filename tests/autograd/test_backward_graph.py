@@ -25,7 +25,7 @@ def test_nodes_are_breadth_first_and_each_comes_once():
     found = walk(Made(left, right), 100)
     assert found.nodes[1:] == [left, right, leaf]
     assert found.edges == [(0, 1), (0, 2), (1, 3), (2, 3)]
-    assert found.turns == [0.0, -0.5, 0.5, 0.0]
+    assert found.offsets == [0.0, -0.5, 0.5, 0.0]
     assert not found.cut
 
 

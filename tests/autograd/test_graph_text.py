@@ -35,7 +35,7 @@ def test_the_overview_says_what_is_not_reached():
     assert "never reached by this loss: left.weight, left.bias" in text
     assert "freed" not in text
     loss.backward()
-    assert "backward has been through it" in "\n".join(overview(inspect(loss, model)))
+    assert "backward has already run" in "\n".join(overview(inspect(loss, model)))
     reached = "\n".join(overview(inspect(looked()[1], nn.Linear(1, 1).requires_grad_(False))))
     assert "every parameter that requires a gradient is reached" in reached
     assert "frozen: weight, bias" in reached

@@ -58,7 +58,7 @@ def test_json_is_one_object(file, capsys):
     assert told["ok"] is False
     [proof] = told["proofs"]
     assert proof["verdict"] == "broken"
-    assert proof["pictures"][0]["kind"] == "grid"
+    assert proof["charts"][0]["kind"] == "grid"
 
 
 def test_a_page_is_written(file, tmp_path, capsys):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trueloop.export.artifact import Description
-from trueloop.export.exported_model import answer
+from trueloop.export.exported_model import interpret_outputs
 from trueloop.export.io_description import Answer, Array, Extent
 
 ONE = (Array(name="scores", dtype="float32", shape=(Extent(lowest=1),)),)
@@ -12,7 +12,7 @@ ONE = (Array(name="scores", dtype="float32", shape=(Extent(lowest=1),)),)
 
 def told(outputs, *, raw=False, **meaning):
     description = Description(kind="pt2", inputs=ONE, outputs=ONE, answer=Answer(**meaning))
-    return answer(description, (torch.tensor(outputs),), raw=raw)
+    return interpret_outputs(description, (torch.tensor(outputs),), raw=raw)
 
 
 def test_classes_have_labels_and_probabilities():

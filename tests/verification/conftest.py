@@ -40,7 +40,7 @@ def broken(prove):
     def one(name, **subject):
         evidence = prove(name, **subject)
         assert evidence.verdict is Verdict.BROKEN, evidence
-        assert evidence.fault
+        assert evidence.cause
         assert evidence.fix
         return evidence
 

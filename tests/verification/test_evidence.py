@@ -27,6 +27,6 @@ def test_as_data_it_is_json():
     evidence = Evidence(verdict=Verdict.HOLDS, message="Yes.", numbers={"a": math.nan}, charts=PICTURES)
     told = json.loads(json.dumps(evidence.as_dict(), allow_nan=False))
     assert told["numbers"] == {"a": "nan"}
-    assert [picture["kind"] for picture in told["pictures"]] == ["curve", "bars", "grid"]
-    assert told["pictures"][0]["lines"]["loss"] == [1.0, "nan", 0.5]
-    assert told["pictures"][2]["wrong"] == [[0, 1]]
+    assert [picture["kind"] for picture in told["charts"]] == ["curve", "bars", "grid"]
+    assert told["charts"][0]["lines"]["loss"] == [1.0, "nan", 0.5]
+    assert told["charts"][2]["wrong"] == [[0, 1]]

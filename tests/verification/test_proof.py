@@ -18,8 +18,8 @@ def test_an_error_of_the_subject_is_evidence(prove, classes):
 
     evidence = prove("input-used", model=Failing(8, 3), batch=classes[0])
     assert evidence.verdict == "not judged"
-    assert "ZeroDivisionError: of the user" in evidence.sentence
-    assert "test_proof.py:" in evidence.sentence
+    assert "ZeroDivisionError: of the user" in evidence.message
+    assert "test_proof.py:" in evidence.message
     assert not evidence.ok
 
 

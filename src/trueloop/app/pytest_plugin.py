@@ -1,6 +1,6 @@
-"""The pytest fixtures: ``trueloop_watch`` fails a test whose training has a silent failure, ``trueloop_verify`` proves.
+"""Pytest fixtures: ``trueloop_watch`` fails a test whose training has a silent failure, ``trueloop_verify`` proves.
 
-pytest loads this file in every run of everybody who has installed trueloop: it imports nothing before it is asked.
+pytest loads this file in every run wherever trueloop is installed, so imports happen only within the fixtures.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trueloop_watch() -> Generator[WatchSession]:
-    """Watch the training in this test, and fail the test on a finding of severity warning or worse."""
+    """Watch the training in this test, and fail the test on a warning or error."""
     from trueloop.app.sanitizer.watch import watch
 
-    watching = watch()
-    yield watching
-    watching.stop()
+    session = watch()
+    yield session
+    session.stop()
 
 
 @pytest.fixture
 def trueloop_verify() -> Callable[..., Any]:
-    """Prove on a model and its loop what is to hold, and fail the test with the evidence where something does not.
+    """Run proofs on a model and its loop, and fail the test with the evidence of those that do not hold.
 
     ``trueloop_verify(model, loss=..., batch=..., select=["overfits-one-batch"])``; takes what a
     ``trueloop.verify.ProofTarget`` consists of, and returns the list of evidence.
@@ -37,9 +37,9 @@ def trueloop_verify() -> Callable[..., Any]:
         from trueloop.verify import prove
 
         found = prove({"model": model, **subject} if subject else model, select=select, ignore=ignore)
-        wrong = [each for each in found if not each.ok]
-        if wrong:
-            pytest.fail("\n".join(map(repr, wrong)), pytrace=False)
+        failed = [each for each in found if not each.ok]
+        if failed:
+            pytest.fail("\n".join(map(repr, failed)), pytrace=False)
         return found
 
     return verify
@@ -47,18 +47,18 @@ def trueloop_verify() -> Callable[..., Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Judge after the test's own assertions, as part of the test: a fixture's end would be an error, not a failure."""
-    watching: WatchSession | None = None
+    """Check after the test's own assertions, as part of the call: in a fixture's teardown it would be an error."""
+    session: WatchSession | None = None
     try:
         result = yield
     except Exception as error:
-        watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
-        if watching is not None and watching.report_error(error):
-            pyfuncitem.add_report_section("call", "trueloop", str(watching))
+        session = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
+        if session is not None and session.report_error(error):
+            pyfuncitem.add_report_section("call", "trueloop", str(session))
         raise
-    watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
-    if watching is not None:
-        watching.stop()
-        if not watching.ok:
-            pytest.fail(str(watching), pytrace=False)
+    session = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
+    if session is not None:
+        session.stop()
+        if not session.ok:
+            pytest.fail(str(session), pytrace=False)
     return result

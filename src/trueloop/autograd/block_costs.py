@@ -80,14 +80,14 @@ def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
     Raises:
         InvalidConfig: all blocks together save less.
     """
-total = sum(cost.spares_b for cost in costs)
-if total < spare_b:
+    total = sum(cost.spares_b for cost in costs)
+    if total < spare_b:
         raise InvalidConfig(
             f"{format_size(spare_b)} are to be saved, but all {len(costs)} blocks together save {format_size(total)}.",
             fix="Use a smaller micro-batch, or a smaller spare_b.",
         )
     ranked = sorted(costs, key=lambda cost: cost.spares_b / max(cost.forward_s, 1e-9))
-left = total
+    left = total
     dropped: set[str] = set()
     for cost in ranked:  # the least efficient is dropped first, if the rest is enough
         if left - cost.spares_b >= spare_b:

@@ -95,8 +95,8 @@ def thaw(
     integers = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
     if integers:
         raise InvalidModel(
-            f"Parameters of whole numbers cannot be trained: {format_names(whole)}.",
-            fix="Leave them out of the patterns.",
+            f"Integer parameters cannot be trained: {format_names(integers)}.",
+            fix="Exclude them from the patterns.",
         )
     targets = _targets(optimizer, chosen, group) if optimizer else {}
     changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)

@@ -56,7 +56,7 @@ def progress_text(row: Row, ahead: int) -> tuple[str, float, int | None]:
     """Return a line, how many seeds are done, and of how many; None where it still waits."""
     progress = row.progress
     if "seed" not in progress:
-        return f"in the queue, {ahead} ahead" if ahead else "the referee is getting ready", 0, None
+        return f"in the queue, {ahead} ahead" if ahead else "the judge is starting", 0, None
     place, of = int(progress["seed"]), int(progress["of"])
     update, accuracy = int(progress["update"]), float(progress["accuracy"])
     ran = "run once more, to compare and to time" if progress.get("again") else f"{accuracy:.1%} held out"

@@ -57,7 +57,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A run as it is drawn with one iteration of it at hand; all places count from 0."""
+    """The drawing of a run around one iteration; all positions count from 0."""
 
     iteration: int
     """In the run."""

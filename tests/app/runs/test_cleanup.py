@@ -215,7 +215,8 @@ def test_an_interrupted_removal_leaves_a_smaller_run(made, after):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
     code = (
         "import os, shutil, sys; from pathlib import Path\n"
-        "from trueloop.runs.queries.index import load_overviews; from trueloop.app.runs.cleanup import CleanupOptions, clean_up\n"
+        "from trueloop.runs.queries.index import load_overviews\n"
+        "from trueloop.app.runs.cleanup import CleanupOptions, clean_up\n"
         "real, left = os.unlink, [int(sys.argv[2])]\n"
         "def dying(*args, **kwargs):\n"
         "    left[0] -= 1\n"

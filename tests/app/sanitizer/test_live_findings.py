@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.sanitizer.live_findings import MOST, LiveFindings
+from trueloop.app.sanitizer.live_findings import MAX_FINDINGS, LiveFindings
 from trueloop.core.findings import Finding, Severity, SourceLocation
 
 
@@ -61,7 +61,7 @@ def test_a_program_with_everything_wrong_is_not_flooded(capsys: pytest.CaptureFi
     for line in range(50):
         live.print_finding(finding(line, fix=""))
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == MOST + 1
+    assert len(lines) == MAX_FINDINGS + 1
     assert lines[-1] == "trueloop: there is more; the rest is in the report"
 
 

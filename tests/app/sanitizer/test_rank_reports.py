@@ -60,8 +60,8 @@ CLEAN = replace(
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(module, "HASTE_S", 0.3)
+    monkeypatch.setattr(module, "REPORT_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(module, "FAILURE_TIMEOUT_S", 0.3)
 
 
 def processes(folder: Path, size: int = 2) -> list[RankReports]:
@@ -89,9 +89,9 @@ def test_the_first_rank_tells_the_report_of_all(tmp_path: Path):
     first.write_marker()
     second.write_marker()
     told: list[Report] = []
-    second.merged_report(REPORT, failed=False, tell=told.append)
+    second.merged_report(REPORT, failed=False, print_report=told.append)
     assert not told
-    first.merged_report(CLEAN, failed=False, tell=told.append)
+    first.merged_report(CLEAN, failed=False, print_report=told.append)
     assert told == [merge_reports({0: CLEAN, 1: REPORT})]
     assert "rank 1 of 2" in told[0].findings[0].message
 
@@ -101,22 +101,22 @@ def test_the_first_rank_waits_for_a_slow_one(tmp_path: Path):
     first.write_marker()
     second.write_marker()
     told: list[Report] = []
-    thread = threading.Timer(0.3, lambda: second.merged_report(REPORT, failed=False, tell=told.append))
+    thread = threading.Timer(0.3, lambda: second.merged_report(REPORT, failed=False, print_report=told.append))
     thread.start()
-    first.merged_report(REPORT, failed=False, tell=told.append)
+    first.merged_report(REPORT, failed=False, print_report=told.append)
     thread.join()
     assert [report.problems for report in told] == [("rank 0: a source broke", "rank 1: a source broke")]
 
 
 def test_a_rank_that_is_dead_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(module, "REPORT_TIMEOUT_S", 1000.0)
     first, _ = processes(tmp_path)
     first.write_marker()
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     (first.folder / "1.pid").write_text(str(child))
     told: list[Report] = []
-    first.merged_report(CLEAN, failed=False, tell=told.append)
+    first.merged_report(CLEAN, failed=False, print_report=told.append)
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
@@ -125,7 +125,7 @@ def test_a_rank_that_never_answers_is_waited_for_not_for_ever(tmp_path: Path):
     first.write_marker()
     second.write_marker()
     told: list[Report] = []
-    first.merged_report(CLEAN, failed=True, tell=told.append)
+    first.merged_report(CLEAN, failed=True, print_report=told.append)
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
@@ -134,8 +134,8 @@ def test_a_failed_rank_tells_its_own_report_where_the_first_cannot(tmp_path: Pat
     for each in group:
         each.write_marker()
     told: list[Report] = []
-    second.merged_report(REPORT, failed=True, tell=told.append)
-    third.merged_report(REPORT, failed=True, tell=told.append)
+    second.merged_report(REPORT, failed=True, print_report=told.append)
+    third.merged_report(REPORT, failed=True, print_report=told.append)
     assert told == [REPORT]
 
 
@@ -144,9 +144,9 @@ def test_a_failed_rank_is_quiet_where_the_first_tells(tmp_path: Path):
     first.write_marker()
     second.write_marker()
     told: list[Report] = []
-    thread = threading.Thread(target=lambda: second.merged_report(REPORT, failed=True, tell=told.append))
+    thread = threading.Thread(target=lambda: second.merged_report(REPORT, failed=True, print_report=told.append))
     thread.start()
-    first.merged_report(CLEAN, failed=True, tell=told.append)
+    first.merged_report(CLEAN, failed=True, print_report=told.append)
     thread.join()
     assert len(told) == 1
 
@@ -154,7 +154,7 @@ def test_a_failed_rank_is_quiet_where_the_first_tells(tmp_path: Path):
 def test_what_an_earlier_run_left_behind_is_not_read(tmp_path: Path):
     for each in reversed(processes(tmp_path)):
         each.write_marker()
-        each.merged_report(REPORT, failed=True, tell=lambda report: None)
+        each.merged_report(REPORT, failed=True, print_report=lambda report: None)
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
@@ -166,8 +166,8 @@ def test_nothing_is_left_of_a_run_that_ended_well(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    second.merged_report(REPORT, failed=False, tell=lambda report: None)
-    first.merged_report(REPORT, failed=False, tell=lambda report: None)
+    second.merged_report(REPORT, failed=False, print_report=lambda report: None)
+    first.merged_report(REPORT, failed=False, print_report=lambda report: None)
     assert not list(tmp_path.iterdir())
 
 

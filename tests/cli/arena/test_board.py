@@ -37,7 +37,7 @@ def test_a_row_that_was_written_by_hand_is_refused_and_the_others_are_shown(ask,
     code, told = ask_json("board", "--track", "digits")
     assert code == 0
     assert [row["name"] for row in told["tracks"]["digits"]] == ["baseline"]
-    assert "is not as it was written" in told["refused"][0]["why"]
+    assert "is damaged" in told["refused"][0]["why"]
     assert "Refused: Entry" in ask("board", "--track", "digits")[1]
 
 
@@ -59,5 +59,5 @@ def test_what_waits_is_told(ask, board_path):
 def test_a_board_that_is_not_there_is_not_made(ask, board_path):
     code, out, err = ask("board")
     assert (code, out) == (1, "")
-    assert "There is no board" in err
+    assert "There is no leaderboard" in err
     assert not board_path.exists()

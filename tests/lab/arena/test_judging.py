@@ -56,8 +56,8 @@ def test_other_versions_are_named(row):
 
 
 def test_an_entry_of_a_track_that_has_changed_is_refused(row):
-    with pytest.raises(BoardError, match="not what it was"):
-        replay_entry(replace(row, mark="older"), JudgeClient())
+    with pytest.raises(BoardError, match="has changed since"):
+        replay_entry(replace(row, track_fingerprint="older"), JudgeClient())
 
 
 def test_an_entry_without_a_result_is_refused(row):
@@ -68,8 +68,8 @@ def test_an_entry_without_a_result_is_refused(row):
 HOLD = """
 import sys
 from pathlib import Path
-from trueloop.lab.arena.judging import turn
-with turn(Path(sys.argv[1])) as mine:
+from trueloop.lab.arena.judging import judging_lock
+with judging_lock(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
     sys.stdin.read()
 """
@@ -186,7 +186,7 @@ def test_an_entry_of_another_version_of_the_track_is_not_run(board: Leaderboard,
 def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(
     board: Leaderboard, monkeypatch: pytest.MonkeyPatch
 ):
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     def run(self: JudgeClient, job: Any, tell: Any) -> Trial:
         tell([(1, 32, 0.5), (2, 64, 0.97)])
@@ -196,10 +196,10 @@ def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(
     monkeypatch.setattr(JudgeClient, "run", run)
     monkeypatch.setattr(JudgeClient, "versions", lambda self: {})
     monkeypatch.setattr(Leaderboard, "has_baseline", lambda *_: True)
-    monkeypatch.setattr(Leaderboard, "tell", lambda self, entry, progress: told.append(dict(progress)))
+    monkeypatch.setattr(Leaderboard, "set_progress", lambda self, entry, progress: reported.append(dict(progress)))
     submit_entry(board, DIGITS, Entry(), "ada")
     judge_waiting(board, JudgeClient())
-    assert [(each["seed"], each["update"], each["again"]) for each in told] == [
+    assert [(each["seed"], each["update"], each["again"]) for each in reported] == [
         pair for seed in range(SEEDS) for pair in ((seed, 0, False), (seed, 2, True))
     ]
-    assert [len(each["done"]) for each in told] == [seed for seed in range(SEEDS) for _ in range(2)]
+    assert [len(each["done"]) for each in reported] == [seed for seed in range(SEEDS) for _ in range(2)]

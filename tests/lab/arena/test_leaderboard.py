@@ -39,14 +39,16 @@ def test_each_system_has_its_folder():
     )
 
 
-def test_a_named_board_that_is_not_there_is_not_made(tmp_path: Path):
-    with pytest.raises(BoardError, match="There is no board"):
+def test_a_missing_leaderboard_is_not_created(tmp_path: Path):
+    with pytest.raises(BoardError, match="There is no leaderboard"):
         open_leaderboard(tmp_path / "typo.sqlite3")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_users_own_is_made_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trueloop.lab.arena.leaderboard.usual_board", lambda: tmp_path / "a" / "arena.sqlite3")
+def test_the_default_leaderboard_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "trueloop.lab.arena.leaderboard.default_leaderboard_path", lambda: tmp_path / "a" / "arena.sqlite3"
+    )
     assert open_leaderboard(None).count_waiting() == 0
 
 
@@ -211,12 +213,12 @@ def test_a_file_that_is_no_board_is_refused_and_left_alone(tmp_path: Path):
     assert path.read_text().startswith("not a database")
 
 
-def test_a_row_that_somebody_wrote_by_hand_is_named(board: Leaderboard):
+def test_a_damaged_row_is_named(board: Leaderboard):
     number = board.submit(given(), 1.0)
     with sqlite3.connect(board.path) as base:
         base.execute('UPDATE entries SET trials = \'[{"seed": 1, "end": "won"}]\'')
     base.close()
-    with pytest.raises(BoardError, match=f"Entry {number} of the board is not as it was written"):
+    with pytest.raises(BoardError, match=f"Entry {number} of the leaderboard is damaged"):
         board.entry(number)
 
 
@@ -238,12 +240,12 @@ def test_a_row_that_somebody_wrote_by_hand_is_named(board: Leaderboard):
         ("why", "x" * (2 << 20)),
     ],
 )
-def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Leaderboard, column: str, value: object):
+def test_a_row_that_is_damaged_is_refused(board: Leaderboard, column: str, value: object):
     number = board.submit(given(), 100.0)
     with sqlite3.connect(board.path) as base:
         base.execute(f"UPDATE entries SET {column} = ?", (value,))
     base.close()
-    with pytest.raises(BoardError, match="Entry 1 of the board is not as it was written") as refused:
+    with pytest.raises(BoardError, match="Entry 1 of the leaderboard is damaged") as refused:
         board.entry(number)
     assert len(str(refused.value)) < 400
 
@@ -254,16 +256,16 @@ def test_an_entry_is_the_same_one_however_it_lies_in_the_file(board: Leaderboard
     assert first == second == Entry(lr=0.2).as_json()
 
 
-def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Leaderboard):
+def test_a_curve_that_is_damaged_is_refused(board: Leaderboard):
     number = board.submit(given(), 100.0)
     with sqlite3.connect(board.path) as base:
         base.execute("INSERT INTO curves VALUES (?, 3, '[[1, 1e400, 0.5]]')", (number,))
     base.close()
-    with pytest.raises(BoardError, match="not as it was written"):
+    with pytest.raises(BoardError, match="is damaged"):
         board.curves(number)
 
 
-def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(board: Leaderboard):
+def test_damaged_rows_are_reported_and_ignored(board: Leaderboard):
     numbers = [board.submit(given(name), 100.0) for name in ("ada", "eve", "grace")]
     for number in numbers:
         board.claim_next()
@@ -274,7 +276,7 @@ def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(boa
     base.close()
     assert [row.name for row in board.judged_entries("digits", "m")] == ["ada", "grace"]
     assert [row.name for row in board.open_entries()] == ["dan"]
-    assert [(each.id, "not as it was written: lr is inf" in each.why) for each in board.damaged_rows("digits")] == [
+    assert [(each.id, "is damaged: lr is inf" in each.why) for each in board.damaged_rows("digits")] == [
         (numbers[1], True), (waiting, True),
     ]  # fmt: skip
     assert board.damaged_rows("another") == []

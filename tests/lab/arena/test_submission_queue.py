@@ -1,4 +1,4 @@
-"""The desk in the lab: bounded, and nothing of it outlives the server but the board."""
+"""The queue in the lab: bounded, and nothing of it outlives the server but the board."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trueloop.lab.arena.trial import Trial
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[SubmissionQueue]:
-    desk = SubmissionQueue(tmp_path / "arena.sqlite3")
-    yield desk
-    desk.close()
+def queue(tmp_path: Path) -> Iterator[SubmissionQueue]:
+    queue = SubmissionQueue(tmp_path / "arena.sqlite3")
+    yield queue
+    queue.close()
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -33,29 +33,31 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_practice_run_is_looked_at_and_is_on_no_board(desk: SubmissionQueue, made_up_referee: list[Any]):
-    number = desk.start_practice(DIGITS, Entry(lr=0.05), 7)
-    until(lambda: desk.find_run(number).done)
-    going = desk.find_run(number)
+def test_a_practice_run_is_not_on_the_leaderboard(queue: SubmissionQueue, made_up_referee: list[Any]):
+    number = queue.start_practice(DIGITS, Entry(lr=0.05), 7)
+    until(lambda: queue.find_run(number).done)
+    going = queue.find_run(number)
     assert going.trial is not None
     assert (going.trial.end, going.trial.seed, going.curve[-1]) == ("reached", 7, (50, 1600, 0.97))
     assert [job.practice for job in made_up_referee] == [True]
-    assert desk.leaderboard.count_waiting() == 0
-    assert desk.leaderboard.judged_entries(DIGITS.name, DIGITS.fingerprint) == []
+    assert queue.leaderboard.count_waiting() == 0
+    assert queue.leaderboard.judged_entries(DIGITS.name, DIGITS.fingerprint) == []
 
 
-def test_an_entry_handed_in_is_judged_without_anybody_asking(desk: SubmissionQueue, made_up_referee: list[Any]):
-    number = desk.submit(DIGITS, Entry(lr=0.05), "ada")
-    until(lambda: not desk.leaderboard.entry(number).is_open)
-    assert desk.leaderboard.entry(number).state == State.REACHED
-    again = desk.start_replay(number)
-    until(lambda: desk.find_run(again).done)
-    replayed = desk.find_run(again).replay
+def test_an_entry_handed_in_is_judged_without_anybody_asking(queue: SubmissionQueue, made_up_referee: list[Any]):
+    number = queue.submit(DIGITS, Entry(lr=0.05), "ada")
+    until(lambda: not queue.leaderboard.entry(number).is_open)
+    assert queue.leaderboard.entry(number).state == State.REACHED
+    again = queue.start_replay(number)
+    until(lambda: queue.find_run(again).done)
+    replayed = queue.find_run(again).replay
     assert replayed is not None
     assert replayed.same
 
 
-def test_only_so_many_go_on_at_once(desk: SubmissionQueue, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_runs_is_limited(
+    queue: SubmissionQueue, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPatch
+):
     free = threading.Event()
     run = JudgeClient.run
 
@@ -64,64 +66,62 @@ def test_only_so_many_go_on_at_once(desk: SubmissionQueue, made_up_referee: list
         return run(*given, **named)
 
     monkeypatch.setattr(JudgeClient, "run", slow)
-    numbers = [desk.start_practice(DIGITS, Entry(lr=0.05), seed) for seed in range(MAX_RUNNING)]
-    with pytest.raises(BoardError, match=f"{MAX_RUNNING} runs go on already"):
-        desk.start_practice(DIGITS, Entry(), 0)
+    numbers = [queue.start_practice(DIGITS, Entry(lr=0.05), seed) for seed in range(MAX_RUNNING)]
+    with pytest.raises(BoardError, match=f"{MAX_RUNNING} runs are active already"):
+        queue.start_practice(DIGITS, Entry(), 0)
     free.set()
-    until(lambda: all(desk.find_run(number).done for number in numbers))
-    assert desk.start_practice(DIGITS, Entry(lr=0.05), 0) not in numbers
+    until(lambda: all(queue.find_run(number).done for number in numbers))
+    assert queue.start_practice(DIGITS, Entry(lr=0.05), 0) not in numbers
 
 
-def test_one_that_the_referee_has_not_heard_of_yet_can_be_stopped_too(
-    desk: SubmissionQueue, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_can_be_stopped_before_it_starts(queue: SubmissionQueue, monkeypatch: pytest.MonkeyPatch):
     may_begin, stopped = threading.Event(), threading.Event()
 
-    def run(self: JudgeClient, job: Any, tell: Any, *, began: Callable[[int], None]) -> Trial:
+    def run(self: JudgeClient, job: Any, tell: Any, *, on_start: Callable[[int], None]) -> Trial:
         may_begin.wait(30)
-        began(17)
+        on_start(17)
         return Trial(seed=job.seed, end="stopped" if stopped.wait(5) else "reached")
 
     monkeypatch.setattr(JudgeClient, "run", run)
     monkeypatch.setattr(JudgeClient, "stop", lambda self, number: stopped.set() if number == 17 else None)
-    number = desk.start_practice(DIGITS, Entry(), 1)
-    desk.stop(number)
+    number = queue.start_practice(DIGITS, Entry(), 1)
+    queue.stop(number)
     may_begin.set()
-    until(lambda: desk.find_run(number).done)
-    assert desk.find_run(number).trial == Trial(seed=1, end="stopped")
+    until(lambda: queue.find_run(number).done)
+    assert queue.find_run(number).trial == Trial(seed=1, end="stopped")
 
 
-def test_the_oldest_are_forgotten(desk: SubmissionQueue, made_up_referee: list[Any]):
-    first = desk.start_practice(DIGITS, Entry(lr=0.05), 0)
-    until(lambda: desk.find_run(first).done)
+def test_the_oldest_are_forgotten(queue: SubmissionQueue, made_up_referee: list[Any]):
+    first = queue.start_practice(DIGITS, Entry(lr=0.05), 0)
+    until(lambda: queue.find_run(first).done)
     for seed in range(MAX_STORED):
-        number = desk.start_practice(DIGITS, Entry(lr=0.05), seed)
-        until(lambda number=number: desk.find_run(number).done)
+        number = queue.start_practice(DIGITS, Entry(lr=0.05), seed)
+        until(lambda number=number: queue.find_run(number).done)
     with pytest.raises(BoardError, match="no longer known"):
-        desk.find_run(first)
+        queue.find_run(first)
 
 
-def test_what_went_wrong_is_kept_for_whoever_looks(desk: SubmissionQueue, monkeypatch: pytest.MonkeyPatch):
+def test_what_went_wrong_is_kept_for_whoever_looks(queue: SubmissionQueue, monkeypatch: pytest.MonkeyPatch):
     def gone(*_a: Any, **_k: Any) -> None:
         raise BoardError("The referee's process ended.")
 
     monkeypatch.setattr(JudgeClient, "run", gone)
-    number = desk.start_practice(DIGITS, Entry(), 0)
-    until(lambda: desk.find_run(number).done)
-    assert str(desk.find_run(number).error) == "The referee's process ended."
+    number = queue.start_practice(DIGITS, Entry(), 0)
+    until(lambda: queue.find_run(number).done)
+    assert str(queue.find_run(number).error) == "The referee's process ended."
 
 
-def test_an_error_that_nobody_expected_is_told(
-    desk: SubmissionQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_unexpected_error_is_reported(
+    queue: SubmissionQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def broken(*given: Any, **named: Any) -> Any:
         raise ZeroDivisionError("by nought")
 
     monkeypatch.setattr(JudgeClient, "run", broken)
-    number = desk.start_practice(DIGITS, Entry(), 1)
-    until(lambda: desk.find_run(number).done)
-    trouble = desk.find_run(number).error
+    number = queue.start_practice(DIGITS, Entry(), 1)
+    until(lambda: queue.find_run(number).done)
+    trouble = queue.find_run(number).error
     assert trouble is not None
     assert "ZeroDivisionError: by nought" in trouble.what
-    assert "Begin it again" in trouble.fix
+    assert "Start it again" in trouble.fix
     assert "in broken" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trueloop.lab.teaching.cell_arithmetic import cross_entropy, mse, shown
+from trueloop.lab.teaching.cell_arithmetic import cross_entropy, format_cell, mse
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from trueloop.lab.teaching.cell_arithmetic import cross_entropy, mse, shown
     ],
 )
 def test_numbers_are_written_in_four_digits(value: float, text: str):
-    assert shown(value) == text
+    assert format_cell(value) == text
 
 
 def test_the_loss_of_the_worked_example():

@@ -23,14 +23,14 @@ from trueloop.lab.views.arena import Query, answer
 
 @pytest.fixture
 def ask(tmp_path: Path, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    desk = SubmissionQueue(tmp_path / "arena.sqlite3")
-    monkeypatch.setattr(arena, "_desk", lambda: desk)
+    queue = SubmissionQueue(tmp_path / "arena.sqlite3")
+    monkeypatch.setattr(arena, "_submission_queue", lambda: queue)
 
     def asked(do: str, **given: Any) -> Any:
         return json.loads(json.dumps(answer(parse_record(Query, {"do": do, **given})), allow_nan=False))
 
     yield asked
-    desk.close()
+    queue.close()
 
 
 def judged(ask: Any, **given: Any) -> Any:
@@ -55,7 +55,7 @@ def test_the_page_can_make_controls_of_it(ask: Any):
 
 def test_a_row_that_somebody_wrote_is_refused_and_the_board_is_there(ask: Any):
     rows = [judged(ask, track="digits", entry={"lr": lr}, name=name) for lr, name in ((0.02, "ada"), (0.03, "eve"))]
-    with sqlite3.connect(arena._desk().leaderboard.path) as base:
+    with sqlite3.connect(arena._submission_queue().leaderboard.path) as base:
         base.execute("UPDATE entries SET trials = '[7]' WHERE id = ?", (rows[1]["id"],))
         base.execute("UPDATE curves SET points = '{' WHERE entry = ?", (rows[0]["id"],))
     base.close()

@@ -66,18 +66,18 @@ def test_a_sum_divided_once_holds(holds, subject):
 def test_what_is_not_divided_is_found_with_its_factor(broken, subject):
     evidence = broken(NAME, **subject, step=undivided)
     assert evidence.numbers["times"] == pytest.approx(4, rel=1e-6)
-    assert "4.00 times as long" in evidence.sentence
+    assert "4.00 times as long" in evidence.message
 
 
 def test_a_mean_of_means_is_found_by_the_short_last_one(broken, subject):
     evidence = broken(NAME, **subject, step=by_number)
-    assert evidence.fault == "short last micro-batch"
+    assert evidence.cause == "short last micro-batch"
     assert evidence.numbers["equal"] < 1e-12
-    assert "5 + 5 + 5 + 1" in evidence.sentence
+    assert "5 + 5 + 5 + 1" in evidence.message
 
 
 def test_clearing_in_between_is_found(broken, subject):
-    assert broken(NAME, **subject, step=last_only).fault == "equal micro-batches"
+    assert broken(NAME, **subject, step=last_only).cause == "equal micro-batches"
 
 
 def test_somebody_elses_trainer(holds, broken, subject):
@@ -88,7 +88,7 @@ def test_somebody_elses_trainer(holds, broken, subject):
 def test_batchnorm_is_held_still_and_told(holds, classes, net):
     model = net(norm=nn.BatchNorm1d(16))
     evidence = holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes, step=exact)
-    assert "no loop can help that" in evidence.remarks[0]
+    assert "no loop can help that" in evidence.notes[0]
 
 
 def test_a_model_that_insists_on_single_precision(holds, broken, classes):
@@ -129,13 +129,13 @@ def test_a_step_that_trains_another_model_is_told_and_put_back(prove, classes, n
 
     evidence = prove(NAME, model=mine, loss=nn.CrossEntropyLoss(), batch=classes, step=step)
     assert evidence.verdict == "not judged"
-    assert "changed the model that was given" in evidence.sentence
+    assert "changed the model that was given" in evidence.message
     assert all(torch.equal(before[name], tensor) for name, tensor in mine.state_dict().items())
     assert all(parameter.grad is None for parameter in mine.parameters())
 
 
 def test_without_a_step_it_does_not_apply(idle, subject):
-    assert "step(model, optimizer, batches)" in idle(NAME, **subject).sentence
+    assert "step(model, optimizer, batches)" in idle(NAME, **subject).message
 
 
 def test_a_step_may_speak_of_its_groups(holds, subject):

@@ -31,22 +31,22 @@ class Standardised(nn.Linear):
 @pytest.mark.parametrize("norm", [None, nn.LayerNorm(16), nn.BatchNorm1d(16)])
 def test_what_does_not_depend_on_it_holds(holds, classes, net, norm):
     evidence = holds(NAME, model=net(norm=norm), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "1, 2, 4, 6, 7" in evidence.sentence  # 7 samples of 8 numbers, for rows and columns to differ
+    assert "1, 2, 4, 6, 7" in evidence.message  # 7 samples of 8 numbers, for rows and columns to differ
 
 
 @pytest.mark.parametrize(("model", "words"), [(Squeezed(8, 1), "shape"), (Standardised(8, 3), "differ by")])
 def test_what_does_is_found(broken, classes, model, words):
     evidence = broken(NAME, model=model, batch=classes[0])
-    assert "sample 0 alone" in evidence.sentence
-    assert words in evidence.sentence
+    assert "sample 0 alone" in evidence.message
+    assert words in evidence.message
 
 
 def test_a_size_in_a_reshape_is_found(broken):
     evidence = broken(NAME, model=Fixed(8, 3), batch=torch.randn(8, 8))
-    assert evidence.fault.startswith("batch of")
-    assert "raises RuntimeError" in evidence.sentence
+    assert evidence.cause.startswith("batch of")
+    assert "raises RuntimeError" in evidence.message
 
 
 def test_batch_statistics_in_evaluation_are_found(broken, classes, net):
     evidence = broken(NAME, model=net(norm=nn.BatchNorm1d(16, track_running_stats=False)), batch=classes[0])
-    assert evidence.fault == "batch of 1"
+    assert evidence.cause == "batch of 1"

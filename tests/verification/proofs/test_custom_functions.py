@@ -86,28 +86,28 @@ def subject(classes, *functions):
 def test_a_right_gradient_holds(holds, classes):
     kept = Squared.apply
     evidence = holds(NAME, **subject(classes, kept, Scaled))
-    assert "Squared" in evidence.sentence
-    assert "Scaled" in evidence.sentence
+    assert "Squared" in evidence.message
+    assert "Scaled" in evidence.message
 
 
 def test_a_missing_factor_is_found_with_its_size(broken, classes):
     evidence = broken(NAME, **subject(classes, Halved.apply))
-    assert evidence.fault == "Halved"
-    assert "0.500 times the derivative" in evidence.sentence
+    assert evidence.cause == "Halved"
+    assert "0.500 times the derivative" in evidence.message
 
 
 def test_a_gradient_that_is_left_out_is_found(broken, classes, monkeypatch):
     monkeypatch.setattr(Scaled, "whole", False)
     evidence = broken(NAME, **subject(classes, Squared.apply, Scaled))
-    assert evidence.fault == "Scaled"
-    assert "input 1" in evidence.sentence
+    assert evidence.cause == "Scaled"
+    assert "input 1" in evidence.message
 
 
 def test_decisions_are_told_and_not_judged(holds, idle, classes):
     evidence = holds(NAME, **subject(classes, Squared.apply, rounded, Reversed.apply))
-    assert any("Rounded" in remark for remark in evidence.remarks)
-    assert any("Reversed" in remark for remark in evidence.remarks)
-    assert "staircase" in idle(NAME, **subject(classes, rounded)).sentence
+    assert any("Rounded" in remark for remark in evidence.notes)
+    assert any("Reversed" in remark for remark in evidence.notes)
+    assert "staircase" in idle(NAME, **subject(classes, rounded)).message
 
 
 def test_the_functions_are_as_they_were(holds, classes):

@@ -49,7 +49,7 @@ class Clamped(nn.Module):
 
 
 def test_a_weight_that_evaluation_changes_is_found(broken, classes):
-    assert broken(NAME, model=Clamped(), loss=nn.CrossEntropyLoss(), batch=classes).fault == "weight"
+    assert broken(NAME, model=Clamped(), loss=nn.CrossEntropyLoss(), batch=classes).cause == "weight"
 
 
 def test_modules_of_torch_hold(holds, classes, net):
@@ -58,7 +58,7 @@ def test_modules_of_torch_hold(holds, classes, net):
 
 def test_functional_dropout_is_found_with_its_place(broken, classes):
     evidence = broken(NAME, model=AlwaysDropped(), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert evidence.fault == "in the forward of AlwaysDropped, before head (Linear)"
+    assert evidence.cause == "in the forward of AlwaysDropped, before head (Linear)"
 
 
 def test_noise_is_found(broken, classes):
@@ -68,10 +68,10 @@ def test_noise_is_found(broken, classes):
 def test_a_layer_that_refuses_eval_is_named(broken, classes):
     model = nn.Sequential(nn.Linear(8, 8), Stubborn(0.5), nn.Linear(8, 3))
     evidence = broken(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "stayed in train mode after eval(): 1" in evidence.sentence
+    assert "stayed in train mode after eval(): 1" in evidence.message
 
 
 def test_a_model_that_counts_in_evaluation_is_found(holds, broken, classes):
     holds(NAME, model=Counting(only_training=True), loss=nn.CrossEntropyLoss(), batch=classes)
     evidence = broken(NAME, model=Counting(only_training=False), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert evidence.fault == "seen"
+    assert evidence.cause == "seen"

@@ -34,7 +34,7 @@ def test_a_model_that_is_used_holds(prove, holds, classes, net, decoder, tokens,
     assert verdict(prove, classes, "used")
     holds(NAME, model=net(norm=nn.BatchNorm1d(16), dropout=0.3), loss=nn.CrossEntropyLoss(), batch=classes)
     evidence = holds(NAME, model=decoder(tied=True), loss=token_loss, batch=tokens)  # one tensor with two names
-    assert not evidence.remarks
+    assert not evidence.notes
 
 
 def test_reasons_are_told(broken, classes):
@@ -44,15 +44,15 @@ def test_reasons_are_told(broken, classes):
         "dead": "side.weight (its gradient is exactly 0)",
     }.items():
         evidence = broken(NAME, model=Branched(how), loss=nn.CrossEntropyLoss(), batch=classes)
-        assert words in evidence.sentence, how
-        assert evidence.fault == "side.weight"
+        assert words in evidence.message, how
+        assert evidence.cause == "side.weight"
         assert evidence.numbers == {"unmoved": 2, "trainable": 4}
 
 
 def test_decay_alone_is_not_learning(broken, classes):
     decaying = functools.partial(torch.optim.AdamW, lr=0.1, weight_decay=0.1)
     evidence = broken(NAME, model=Branched("dead"), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=decaying)
-    assert "only weight decay moves it" in evidence.sentence
+    assert "only weight decay moves it" in evidence.message
 
 
 def test_what_the_optimizer_does_not_hold_is_told(broken, classes):
@@ -63,13 +63,13 @@ def test_what_the_optimizer_does_not_hold_is_told(broken, classes):
         batch=classes,
         optimizer=lambda model: torch.optim.SGD(model.main.parameters(), lr=0.1),
     )
-    assert "side.weight (received a gradient, but the optimizer does not hold it)" in evidence.sentence
+    assert "side.weight (received a gradient, but the optimizer does not hold it)" in evidence.message
 
 
 def test_a_rate_of_zero_is_told(broken, classes, net):
     still = functools.partial(torch.optim.SGD, lr=0.0)
     evidence = broken(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=still)
-    assert "the learning rate is 0" in evidence.sentence
+    assert "the learning rate is 0" in evidence.message
 
 
 def test_what_begins_late_is_no_alarm(holds, classes):
@@ -83,7 +83,7 @@ def test_what_begins_late_is_no_alarm(holds, classes):
             return self.up(self.down(x))
 
     evidence = holds(NAME, model=LowRank(), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "down.weight" in evidence.remarks[0]
+    assert "down.weight" in evidence.notes[0]
 
 
 def test_rows_that_are_not_in_the_batch_are_no_alarm(holds):
@@ -104,8 +104,8 @@ def test_steps_lost_in_rounding_are_told(broken, classes):
     model = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).bfloat16()
     batch = classes[0].bfloat16(), classes[1]
     evidence = broken(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=batch)
-    assert evidence.fault == "1.weight"
-    assert "lost in the rounding of bfloat16" in evidence.sentence
+    assert evidence.cause == "1.weight"
+    assert "lost in the rounding of bfloat16" in evidence.message
 
 
 def test_sparse_gradients(holds):
@@ -142,7 +142,7 @@ class Listed(nn.Module):
 def test_layers_in_plain_lists_are_found(broken, holds, classes):
     for how, place in {"list": "hidden[0].weight", "dict": "hidden['first'].weight"}.items():
         evidence = broken(NAME, model=Listed(how), loss=nn.CrossEntropyLoss(), batch=classes)
-        assert evidence.fault == place
+        assert evidence.cause == place
         assert evidence.numbers == {"unregistered": 2, "trainable": 2}
     for how in ("registered", "teacher"):
         holds(NAME, model=Listed(how), loss=nn.CrossEntropyLoss(), batch=classes)

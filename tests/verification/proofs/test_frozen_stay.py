@@ -38,8 +38,8 @@ def test_weight_decay_on_a_stale_gradient_is_found(broken, classes, net):
         optimizer.step()
 
     evidence = broken(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes, optimizer=optimizer, step=step)
-    assert evidence.fault in ("0.weight", "0.bias")
-    assert "weight decay and momentum act on it" in evidence.sentence
+    assert evidence.cause in ("0.weight", "0.bias")
+    assert "weight decay and momentum act on it" in evidence.message
 
 
 def test_a_step_that_decays_by_hand_is_found(broken, classes, net):
@@ -64,9 +64,9 @@ def test_frozen_batchnorm_is_remarked(holds, classes, net):
         "batch": classes,
         "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
     }
-    assert "(1)" in holds(NAME, model=model, **arguments).remarks[0]
+    assert "(1)" in holds(NAME, model=model, **arguments).notes[0]
     model[1].eval()  # by the user's own hand: it is left there
-    assert not holds(NAME, model=model, **arguments).remarks
+    assert not holds(NAME, model=model, **arguments).notes
 
 
 def test_nothing_frozen_does_not_apply(idle, classes, net):

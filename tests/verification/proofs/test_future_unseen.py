@@ -33,14 +33,14 @@ class Recurrent(nn.Module):
 
 def test_a_masked_decoder_holds(holds, decoder, tokens, token_loss):
     evidence = holds(NAME, model=decoder(), loss=token_loss, batch=tokens)
-    grid = evidence.pictures[0].values
+    grid = evidence.charts[0].values
     assert all(value == 0 for t, row in enumerate(grid) for s, value in enumerate(row) if s > t)
     assert all(grid[t][t] > 0 for t in range(7))
 
 
 def test_a_decoder_without_a_mask_is_found(broken, decoder, tokens, token_loss):
     evidence = broken(NAME, model=decoder(is_causal=False), loss=token_loss, batch=tokens)
-    assert "position 0 moves when position 1 changes" in evidence.sentence
+    assert "position 0 moves when position 1 changes" in evidence.message
 
 
 def test_a_mask_that_is_one_too_wide_is_found(broken, decoder, tokens, token_loss):
@@ -50,13 +50,13 @@ def test_a_mask_that_is_one_too_wide_is_found(broken, decoder, tokens, token_los
 
 def test_convolutions(holds, broken, tokens, token_loss):
     holds(NAME, model=Convolved(causal=True), loss=token_loss, batch=tokens)
-    assert broken(NAME, model=Convolved(causal=False), loss=token_loss, batch=tokens).fault
+    assert broken(NAME, model=Convolved(causal=False), loss=token_loss, batch=tokens).cause
 
 
 def test_recurrent_layers(holds, broken, tokens, token_loss):
     holds(NAME, model=Recurrent(bidirectional=False), loss=token_loss, batch=tokens)
     evidence = broken(NAME, model=Recurrent(bidirectional=True), loss=token_loss, batch=tokens)
-    assert evidence.fault == "in rnn (GRU)"
+    assert evidence.cause == "in rnn (GRU)"
 
 
 def test_a_mask_that_is_left_out_in_training_is_found(broken, decoder, tokens, token_loss):
@@ -65,11 +65,11 @@ def test_a_mask_that_is_left_out_in_training_is_found(broken, decoder, tokens, t
             self.is_causal = not self.training
             return super().forward(ids)
 
-    assert "in train mode only" in broken(NAME, model=Careless(), loss=token_loss, batch=tokens).sentence
+    assert "in train mode only" in broken(NAME, model=Careless(), loss=token_loss, batch=tokens).message
 
 
 def test_a_model_that_never_said_so_does_not_apply(idle, decoder, tokens, classes, net):
-    assert "causal=True" in idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).sentence
+    assert "causal=True" in idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).message
     idle(NAME, model=decoder(is_causal=False), batch=tokens[0])
     idle(NAME, model=decoder(is_causal=False), batch=tokens[0], causal=False)
 
@@ -95,4 +95,4 @@ def test_real_numbers_over_time(holds, broken):
 
     holds(NAME, model=Mean(running=True), batch=batch, causal=True)
     evidence = broken(NAME, model=Mean(running=False), batch=batch, causal=True)
-    assert "lift" not in evidence.fault
+    assert "lift" not in evidence.cause

@@ -25,7 +25,7 @@ def test_a_last_layer_that_is_too_sure_is_found(broken, classes, net):
             model[-1].weight.mul_(100)
         return model
 
-    assert broken(NAME, model=sure, loss=nn.CrossEntropyLoss(), batch=classes).fault == "the last layer"
+    assert broken(NAME, model=sure, loss=nn.CrossEntropyLoss(), batch=classes).cause == "the last layer"
 
 
 def test_a_target_among_the_inputs_is_found(broken, classes):
@@ -37,7 +37,7 @@ def test_a_target_among_the_inputs_is_found(broken, classes):
 
     inputs = torch.cat([x[:, :7], y[:, None].float()], 1)
     evidence = broken(NAME, model=lambda: Cheat(8, 3), loss=nn.CrossEntropyLoss(), batch=(inputs, y))
-    assert evidence.fault == "the input"
+    assert evidence.cause == "the input"
 
 
 def test_a_trained_model_is_no_alarm(idle, classes, net):
@@ -47,7 +47,7 @@ def test_a_trained_model_is_no_alarm(idle, classes, net):
         optimizer.zero_grad()
         F.cross_entropy(model(classes[0]), classes[1]).backward()
         optimizer.step()
-    assert "trained" in idle(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes).sentence
+    assert "trained" in idle(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes).message
 
 
 def test_the_variance_of_a_number(holds, broken):
@@ -58,19 +58,19 @@ def test_the_variance_of_a_number(holds, broken):
     evidence = holds(NAME, model=model, loss=nn.MSELoss(), batch=(x, target))
     assert evidence.numbers["expected"] == pytest.approx(float(target.var(correction=0)))
     aside = holds(NAME, model=model, loss=nn.MSELoss(), batch=(x, target + 4))
-    assert "learns that first" in aside.remarks[0]
+    assert "learns that first" in aside.notes[0]
     raw = broken(NAME, model=model, loss=nn.MSELoss(), batch=(x, target + 150))  # not brought to mean 0
-    assert "variance" in raw.sentence
+    assert "variance" in raw.message
 
 
 def test_two_classes_by_one_number(holds):
     torch.manual_seed(0)
     batch = (torch.randn(16, 4), torch.randint(0, 2, (16, 1)).float())
-    assert "ln 2" in holds(NAME, model=nn.Linear(4, 1), loss=nn.BCEWithLogitsLoss(), batch=batch).sentence
+    assert "ln 2" in holds(NAME, model=nn.Linear(4, 1), loss=nn.BCEWithLogitsLoss(), batch=batch).message
 
 
 def test_a_function_is_guessed_at_and_never_accused(holds, idle, decoder, tokens, token_loss):
-    assert "ln 11" in holds(NAME, model=decoder(tied=False), loss=token_loss, batch=tokens).sentence
+    assert "ln 11" in holds(NAME, model=decoder(tied=False), loss=token_loss, batch=tokens).message
     idle(NAME, model=decoder(tied=False), loss=lambda m, b: 100 * token_loss(m, b), batch=tokens)
 
 
@@ -82,7 +82,7 @@ def test_what_is_expected_can_be_said(holds, broken, decoder, tokens, token_loss
 
 
 def test_a_sum_does_not_apply(idle, classes, net):
-    assert "sum" in idle(NAME, model=net, loss=nn.CrossEntropyLoss(reduction="sum"), batch=classes).sentence
+    assert "sum" in idle(NAME, model=net, loss=nn.CrossEntropyLoss(reduction="sum"), batch=classes).message
 
 
 def test_nothing_is_guessed_of_real_numbers(idle):

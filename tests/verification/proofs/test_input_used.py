@@ -25,7 +25,7 @@ class Two(nn.Module):
 
 
 def test_an_input_multiplied_by_zero_is_found(broken, classes):
-    assert "the input" in broken(NAME, model=Ignored("zero"), loss=nn.CrossEntropyLoss(), batch=classes).sentence
+    assert "the input" in broken(NAME, model=Ignored("zero"), loss=nn.CrossEntropyLoss(), batch=classes).message
 
 
 def test_an_input_that_is_overwritten_is_found(broken, classes):
@@ -34,7 +34,7 @@ def test_an_input_that_is_overwritten_is_found(broken, classes):
 
 def test_a_used_one_holds(holds, classes, decoder, tokens, token_loss):
     evidence = holds(NAME, model=Ignored("used"), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert not evidence.remarks
+    assert not evidence.notes
     holds(NAME, model=decoder(), loss=token_loss, batch=tokens)
 
 
@@ -42,7 +42,7 @@ def test_one_of_two_is_named(broken, holds, classes):
     batch = ((classes[0], torch.randn(16, 4)), classes[1])
     holds(NAME, model=Two(both=True), loss=nn.CrossEntropyLoss(), batch=batch)
     evidence = broken(NAME, model=Two(both=False), loss=nn.CrossEntropyLoss(), batch=batch)
-    assert evidence.fault == "input[1]"
+    assert evidence.cause == "input[1]"
 
 
 def test_a_last_layer_of_zeros_is_no_alarm(holds, classes):
@@ -58,7 +58,7 @@ def test_a_feature_without_influence_is_remarked(holds, classes):
             return super().forward(torch.cat([x[:, :7], torch.zeros_like(x[:, 7:])], 1))
 
     evidence = holds(NAME, model=Cut(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert evidence.remarks == ("1 feature of 8 had no gradient in this batch: [7].",)
+    assert evidence.notes == ("1 feature of 8 had no gradient in this batch: [7].",)
 
 
 def test_an_input_behind_no_grad_is_used_all_the_same(holds, classes):
@@ -72,4 +72,4 @@ def test_an_input_behind_no_grad_is_used_all_the_same(holds, classes):
                 code = self.encoder(x)
             return self.head(code)
 
-    assert not holds(NAME, model=Encoded(), loss=nn.CrossEntropyLoss(), batch=classes).remarks
+    assert not holds(NAME, model=Encoded(), loss=nn.CrossEntropyLoss(), batch=classes).notes

@@ -59,7 +59,7 @@ def test_a_fast_loader_holds(timed):
 def test_a_slow_loader_is_found(timed):
     evidence = timed(sample_s=0.02, update_s=0.1)
     assert evidence.verdict == "broken"
-    assert evidence.fault == "the loader"
+    assert evidence.cause == "the loader"
     assert evidence.numbers["waiting"] == pytest.approx(0.16 / 0.26)
 
 
@@ -79,4 +79,4 @@ def test_a_small_model_that_waits_for_a_quick_loader_is_no_alarm(timed):
     evidence = timed(sample_s=0.0005, update_s=0.004)
     assert evidence.verdict == "holds"
     assert evidence.numbers["waiting"] == pytest.approx(0.5)
-    assert evidence.remarks
+    assert evidence.notes

@@ -13,7 +13,7 @@ def test_a_loss_that_falls(holds, classes, net):
     batches = [(classes[0][i : i + 4], classes[1][i : i + 4]) for i in range(0, 16, 4)]
     evidence = holds(NAME, model=net(dropout=0.2), loss=nn.CrossEntropyLoss(), loader=batches)
     assert evidence.numbers["updates"] >= 8
-    assert len(evidence.pictures[0].lines["loss"]) == evidence.numbers["updates"] + 1
+    assert len(evidence.charts[0].lines["loss"]) == evidence.numbers["updates"] + 1
     assert evidence.numbers["after"] < evidence.numbers["before"]
 
 
@@ -39,7 +39,7 @@ def test_a_rate_that_explodes_is_found(broken, classes):
     wild = functools.partial(torch.optim.SGD, lr=1e12)
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
     evidence = broken(NAME, model=model, loss=nn.MSELoss(), batch=(classes[0], torch.zeros(16, 3)), optimizer=wild)
-    assert "not a number" in evidence.sentence or "does not fall" in evidence.sentence
+    assert "not a number" in evidence.message or "does not fall" in evidence.message
 
 
 def test_without_a_loss_it_does_not_apply(idle, classes, net):

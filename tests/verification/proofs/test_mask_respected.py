@@ -64,7 +64,7 @@ def test_masked_pooling_holds(holds, padded):
 
 def test_pooling_over_padding_is_found(broken, padded):
     evidence = broken(NAME, model=Pooled(masked=False), loss=pooled_loss, batch=pooled_batch(*padded))
-    assert evidence.fault == "the model"
+    assert evidence.cause == "the model"
     assert evidence.numbers["outputs_move"] > 0
 
 
@@ -102,7 +102,7 @@ def test_a_loss_over_padding_is_found(broken, holds, padded, by):
     model = PerToken(nn.Embedding(11, 8), nn.Linear(8, 3))
     holds(NAME, model=model, loss=token_loss, batch=batch, **hint)
     evidence = broken(NAME, model=model, loss=lambda m, b: token_loss(m, b, ignoring=False), batch=batch, **hint)
-    assert evidence.fault == "the loss"
+    assert evidence.cause == "the loss"
 
 
 def test_a_mask_read_off_the_content_is_tried_by_cutting(holds, broken, padded):
@@ -116,8 +116,8 @@ def test_a_mask_read_off_the_content_is_tried_by_cutting(holds, broken, padded):
         return batch[0] != 0
 
     evidence = holds(NAME, model=Tagged(), loss=loss, batch=batch, mask=real)
-    assert "cut off" in evidence.sentence
-    assert broken(NAME, model=Tagged(masked=False), loss=loss, batch=batch, mask=real).fault == "the model"
+    assert "cut off" in evidence.message
+    assert broken(NAME, model=Tagged(masked=False), loss=loss, batch=batch, mask=real).cause == "the model"
 
 
 def test_the_other_polarity_is_no_alarm(holds, padded):

@@ -11,7 +11,7 @@ FAST = functools.partial(torch.optim.Adam, lr=0.05)
 
 def test_a_model_that_can(holds, classes, net):
     evidence = holds(NAME, model=net(dropout=0.5), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST)
-    curve = evidence.pictures[0]
+    curve = evidence.charts[0]
     assert curve.lines["loss"][-1] <= curve.level <= 0.1001 * curve.lines["loss"][0]
 
 
@@ -23,7 +23,7 @@ def test_an_input_that_does_not_arrive_is_found(broken, classes):
     evidence = broken(
         NAME, model=Blind(8, 3), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST, options={"updates": 200}
     )
-    assert "the input seems not to reach the output" in evidence.sentence
+    assert "the input seems not to reach the output" in evidence.message
     assert evidence.numbers["updates"] == 200
 
 
@@ -76,7 +76,7 @@ def test_a_model_too_small_for_the_batch_learns_a_few_samples(holds):
     evidence = holds(
         NAME, model=narrow, loss=lambda model, x: ((model(x) - x) ** 2).mean(), batch=batch, optimizer=FAST
     )
-    assert "32 samples" in evidence.remarks[0]
+    assert "32 samples" in evidence.notes[0]
 
 
 def test_an_optimizer_that_is_only_slow_is_remarked(holds, classes, net):
@@ -84,7 +84,7 @@ def test_an_optimizer_that_is_only_slow_is_remarked(holds, classes, net):
     evidence = holds(
         NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=slow, options={"updates": 150}
     )
-    assert "by Adam at a rate of 0.01" in evidence.remarks[0]
+    assert "by Adam at a rate of 0.01" in evidence.notes[0]
 
 
 def test_a_loss_whose_floor_is_not_known_is_no_alarm(idle, broken):
@@ -106,7 +106,7 @@ def test_a_loss_whose_floor_is_not_known_is_no_alarm(idle, broken):
 
     torch.manual_seed(0)
     batch = 2 * torch.randn(16, 8)
-    assert "floor=" in idle(NAME, model=Encoder(), loss=loss, batch=batch, optimizer=FAST).sentence
+    assert "floor=" in idle(NAME, model=Encoder(), loss=loss, batch=batch, optimizer=FAST).message
 
     class Blind(Encoder):
         def forward(self, x):

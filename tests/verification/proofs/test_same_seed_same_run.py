@@ -28,8 +28,8 @@ def test_weights_from_elsewhere_are_found(broken, classes):
         return model
 
     evidence = broken(NAME, model=make, loss=nn.CrossEntropyLoss(), batch=classes)
-    assert evidence.fault == "bias"
-    assert "initial weights" in evidence.sentence
+    assert evidence.cause == "bias"
+    assert "initial weights" in evidence.message
 
 
 def test_batches_from_elsewhere_are_found(broken, classes, net):
@@ -39,7 +39,7 @@ def test_batches_from_elsewhere_are_found(broken, classes, net):
             return x + int.from_bytes(os.urandom(2), "big") / 2**16, y
 
     data = DataLoader(Augmented(*classes), batch_size=4)
-    assert broken(NAME, model=net, loss=nn.CrossEntropyLoss(), loader=data).fault == "batch 0"
+    assert broken(NAME, model=net, loss=nn.CrossEntropyLoss(), loader=data).cause == "batch 0"
 
 
 def test_a_forward_with_its_own_randomness_is_found(broken, classes):
@@ -50,8 +50,8 @@ def test_a_forward_with_its_own_randomness_is_found(broken, classes):
             return super().forward(x * (torch.rand(x.shape, generator=self.source) > 0.5))
 
     evidence = broken(NAME, model=lambda: Secret(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "update 1" in evidence.sentence
+    assert "update 1" in evidence.message
 
 
 def test_a_model_as_it_is_leaves_initialisation_out(holds, classes, net):
-    assert "Initialisation" in holds(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).remarks[0]
+    assert "Initialisation" in holds(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).notes[0]

@@ -44,39 +44,39 @@ class Centred(nn.Module):
 @pytest.mark.parametrize("model", [Transposed, AttentionOverBatch, Centred])
 def test_a_leak_is_found(broken, classes, model):
     evidence = broken(NAME, model=model(), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "in eval mode" in evidence.sentence
+    assert "in eval mode" in evidence.message
     assert evidence.numbers["leaking_pairs"] > 0
 
 
 def test_the_module_at_fault_is_named(broken, classes):
     inside = broken(NAME, model=AttentionOverBatch(), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "attention" in inside.fault
+    assert "attention" in inside.cause
     before = broken(NAME, model=Transposed(), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert before.fault == "in the forward of Transposed, before head (Linear)"
+    assert before.cause == "in the forward of Transposed, before head (Linear)"
 
 
 def test_a_leak_in_train_mode_only_is_found(broken, classes):
     evidence = broken(NAME, model=Centred(only_training=True), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "in train mode only" in evidence.sentence
+    assert "in train mode only" in evidence.message
 
 
 def test_batchnorm_in_train_mode_is_told_as_what_it_is(holds, classes, net):
     evidence = holds(NAME, model=net(norm=nn.BatchNorm1d(16)), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "BatchNorm" in evidence.remarks[0]
-    assert "(1)" in evidence.remarks[0]
+    assert "BatchNorm" in evidence.notes[0]
+    assert "(1)" in evidence.notes[0]
 
 
 def test_batchnorm_without_running_statistics_leaks_when_it_is_used(broken, classes, net):
     norm = nn.BatchNorm1d(16, track_running_stats=False)
     evidence = broken(NAME, model=net(norm=norm), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert evidence.fault == "in 1 (BatchNorm1d)"
+    assert evidence.cause == "in 1 (BatchNorm1d)"
 
 
 @pytest.mark.parametrize("norm", [None, nn.LayerNorm(16), nn.GroupNorm(4, 16)])
 def test_what_stays_within_a_sample_is_quiet(holds, classes, net, norm):
     evidence = holds(NAME, model=net(norm=norm, dropout=0.5), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert not evidence.remarks
-    grid = evidence.pictures[0].values
+    assert not evidence.notes
+    grid = evidence.charts[0].values
     assert all((grid[i][j] > 0) == (i == j) for i in range(6) for j in range(6))
 
 
@@ -91,7 +91,7 @@ def test_tokens_are_changed_where_there_are_no_gradients(holds, broken, decoder,
         def forward(self, ids):
             return self.inner(ids.roll(1, 0))
 
-    assert "before inner" in broken(NAME, model=Mixed(), loss=token_loss, batch=tokens).sentence
+    assert "before inner" in broken(NAME, model=Mixed(), loss=token_loss, batch=tokens).message
 
 
 def test_a_leak_through_gradients_only_is_found(broken, classes):
@@ -116,7 +116,7 @@ def test_a_leak_through_gradients_only_is_found(broken, classes):
 
 
 def test_one_sample_cannot_leak(idle, net, classes):
-    assert "1 of the 2" in idle(NAME, model=net(), batch=classes[0][:1]).sentence
+    assert "1 of the 2" in idle(NAME, model=net(), batch=classes[0][:1]).message
 
 
 def test_an_output_without_rows_does_not_apply(idle, classes):
@@ -124,7 +124,7 @@ def test_an_output_without_rows_does_not_apply(idle, classes):
         def forward(self, x):
             return super().forward(x).sum()
 
-    assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).sentence
+    assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).message
 
 
 def test_a_state_that_goes_on_with_every_call_is_no_leak(holds, classes):
@@ -149,5 +149,5 @@ def test_time_that_comes_first_is_no_leak(idle, holds):
         told = idle(
             NAME, model=Series(first=False), loss=lambda m, x: m(x.transpose(0, 1)).square().mean(), batch=batch
         )
-        assert "its rows are not the samples" in told.sentence
+        assert "its rows are not the samples" in told.message
         holds(NAME, model=Series(first=True), loss=lambda m, x: m(x).square().mean(), batch=batch)

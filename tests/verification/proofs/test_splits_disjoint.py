@@ -24,8 +24,8 @@ def test_indices_in_both_are_found(broken):
     train = DataLoader(Subset(whole, range(45)), 8, shuffle=True)
     evidence = broken(NAME, model=nn.Linear(4, 2), loader=train, val=DataLoader(Subset(whole, range(40, 60)), 8))
     assert evidence.numbers["shared"] == 5
-    assert evidence.fault == "index 40"
-    assert evidence.sentence.startswith("5 indexes of one dataset are in both splits")
+    assert evidence.cause == "index 40"
+    assert evidence.message.startswith("5 indexes of one dataset are in both splits")
 
 
 def test_samplers_that_overlap_are_found(broken, holds):
@@ -35,7 +35,7 @@ def test_samplers_that_overlap_are_found(broken, holds):
         NAME, model=nn.Linear(4, 2), loader=train, val=DataLoader(whole, 8, sampler=SubsetRandomSampler(range(40, 60)))
     )
     val = DataLoader(whole, 8, sampler=SubsetRandomSampler(range(39, 60)))
-    assert broken(NAME, model=nn.Linear(4, 2), loader=train, val=val).fault == "index 39"
+    assert broken(NAME, model=nn.Linear(4, 2), loader=train, val=val).cause == "index 39"
 
 
 def test_copies_under_another_number_are_found(broken):
@@ -43,7 +43,7 @@ def test_copies_under_another_number_are_found(broken):
     x, y = val.tensors
     x[3], y[3] = train.tensors[0][17], train.tensors[1][17]
     evidence = broken(NAME, model=nn.Linear(4, 2), loader=DataLoader(train, 8), val=DataLoader(val, 8))
-    assert "3 = 17" in evidence.sentence
+    assert "3 = 17" in evidence.message
 
 
 def test_batches_without_a_dataset_are_read(broken, holds):
@@ -57,7 +57,7 @@ def test_samples_that_repeat_by_nature_are_no_alarm(idle):
     coin = TensorDataset(torch.randint(0, 2, (60, 2)).float(), torch.zeros(60))
     other = TensorDataset(torch.randint(0, 2, (20, 2)).float(), torch.zeros(20))
     evidence = idle(NAME, model=nn.Linear(2, 2), loader=DataLoader(coin, 8), val=DataLoader(other, 8))
-    assert "repeat one another" in evidence.sentence
+    assert "repeat one another" in evidence.message
 
 
 def test_one_loader_does_not_apply(idle):
@@ -68,4 +68,4 @@ def test_what_was_not_read_is_told(holds):
     train, val = DataLoader(data(), 8), DataLoader(data(seed=1), 8)
     evidence = holds(NAME, model=nn.Linear(4, 2), loader=train, val=val, options={"samples": 10})
     assert evidence.numbers["train"] == 10
-    assert "as far as" in evidence.remarks[0]
+    assert "as far as" in evidence.notes[0]

@@ -1,4 +1,4 @@
-"""A program under `run --lab` tells the lab how it is: numbers as they come, findings, its report in the end."""
+"""Sends a run under `run --lab` to the lab: live numbers, findings, and the final report."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from trueloop.sanitizer.launch import LaunchResult
 from trueloop.sanitizer.run_program import ProgramCommand
 from trueloop.version import __version__
 
-WORDS: Final = 400  # characters of a command line that are told
+MAX_COMMAND: Final = 400  # characters of a command line that are sent
 
 
 class LiveFeed:
-    """One program's feed; whatever goes wrong with it is a problem that the report names, and nothing else.
+    """The live feed of one program; its errors are only reported as problems.
 
     Args:
         program: what is about to run.
-        environment: says where feeds belong.
-        base: the working directory, which paths are told relative to.
-        rank: of this process among several.
+        environment: determines the folder of feeds.
+        base: the working directory, for relative paths.
+        rank: rank of this process, if there are several.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: the feed cannot be written.
     """
 
     def __init__(
@@ -43,36 +43,36 @@ class LiveFeed:
         target = f"-m {program.target}" if program.module else program.target
         about = {
             "name": program.target if program.module else Path(program.target).name,
-            "command": " ".join([target, *program.arguments])[:WORDS],
+            "command": " ".join([target, *program.arguments])[:MAX_COMMAND],
             "folder": str(base),
             "python": platform.python_version(),
             "trueloop": __version__,
         }
         self.audience = LiveWriter(live_folder(environment), about, rank=rank)
         self.problem = ""
-        """Why the lab hears nothing more, in words."""
+        """The reason why the feed ended early, in words."""
 
     @property
     def name(self) -> str:
-        """What the lab calls this run."""
+        """Name of this run in the lab."""
         return self.audience.name
 
     def on_finding(self, finding: Finding) -> None:
-        """Tell of a finding, with the lines of source it speaks of."""
+        """Send a finding with its source excerpts."""
         if not self.problem:
             try:
                 told = {"finding": finding_to_json(finding), "excerpts": self._excerpts(finding)}
                 self.audience.write_finding(told)
             except (OSError, ValueError) as error:
-                self._lost(error)
+                self._on_write_error(error)
 
     def end(self, report: Report, code: int, nothing: str) -> None:
-        """Tell how it ended.
+        """Send the end of the program.
 
         Args:
-            report: of this process.
-            code: what it exits with.
-            nothing: why there is no report; "" where there is one.
+            report: report of this process.
+            code: exit code.
+            nothing: the reason why there is no report; "" if there is one.
         """
         error = report.error
         told: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
@@ -80,10 +80,10 @@ class LiveFeed:
             told["error_excerpts"] = self._excerpts(error) if error else []
             self.audience.write_end(report.updates, code, told)
         except (OSError, ValueError) as fault:
-            self._lost(fault)
+            self._on_write_error(fault)
 
-    def _lost(self, error: Exception) -> None:
-        self.problem = f"the lab hears nothing more of this run: {error}"
+    def _on_write_error(self, error: Exception) -> None:
+        self.problem = f"the lab gets no more data of this run: {error}"
 
     def _excerpts(self, finding: Finding | ExplainedError) -> list[dict[str, Any]]:
         return [
@@ -106,31 +106,31 @@ class LiveFeed:
 
 
 class LabSession:
-    """A run as the lab shows it; without a lab, or where nothing can be written, the program runs all the same.
+    """The connection of a run to the lab; the program also runs without a lab, or if no feed can be written.
 
     Args:
-        feed: what the run tells; None where nothing can be written.
-        where: for people: the address of its page, or why there is none.
-        trouble: what went wrong so far, for the report.
+        feed: the live feed; None if it cannot be written.
+        where: the address of its page, or why there is none, for people.
+        trouble: problems so far, for the report.
     """
 
-    def __init__(self, feed: LiveFeed | None, where: str, trouble: tuple[str, ...] = ()) -> None:
-        self._feed, self.where, self._trouble = feed, where, trouble
+    def __init__(self, feed: LiveFeed | None, where: str, problems: tuple[str, ...] = ()) -> None:
+        self._feed, self.where, self._problems = feed, where, problems
         self.audience = feed and feed.audience
 
     @classmethod
     def open(
         cls, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, group: RankReports | None
     ) -> LabSession:
-        """Begin to tell, and find the lab or start one; nobody waits until it has started.
+        """Start the feed, and find the lab or start one without waiting for it.
 
         Raises:
-            MissingExtra: a lab would have to be started, and what it needs is not installed.
+            MissingExtra: a lab has to be started, and its packages are not installed.
         """
         try:
             feed = LiveFeed(program, environment, base=base, rank=group and group.rank)
         except OSError as error:
-            words = f"the lab hears nothing of this run: {error}"
+            words = f"the lab gets no data of this run: {error}"
             return cls(None, words, (words,))
         if group is not None and group.local:
             return cls(feed, "")
@@ -141,21 +141,21 @@ class LabSession:
         return cls(feed, f"this run in the lab: {lab}/#/watch?runs=live/{feed.name}")
 
     @property
-    def record_problem(self) -> tuple[str, ...]:
-        """What went wrong, for the report."""
-        return (*self._trouble, *filter(None, [self._feed.problem if self._feed else ""]))
+    def problems(self) -> tuple[str, ...]:
+        """Problems for the report."""
+        return (*self._problems, *filter(None, [self._feed.problem if self._feed else ""]))
 
-    def also_to_lab(self, tell: Callable[[Finding], None]) -> Callable[[Finding], None]:
-        """Return a function that tells the lab of a finding, too."""
+    def also_to_lab(self, print_finding: Callable[[Finding], None]) -> Callable[[Finding], None]:
+        """Return a function that also sends findings to the lab."""
 
         def both(finding: Finding) -> None:
-            tell(finding)
+            print_finding(finding)
             if self._feed is not None:
                 self._feed.on_finding(finding)
 
         return both
 
-    def end(self, ended: LaunchResult) -> None:
-        """Tell how the program ended."""
+    def end(self, result: LaunchResult) -> None:
+        """Send the end of the program."""
         if self._feed is not None:
-            self._feed.end(ended.report, ended.code, ended.nothing)
+            self._feed.end(result.report, result.code, result.nothing)

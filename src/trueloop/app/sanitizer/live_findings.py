@@ -1,4 +1,4 @@
-"""Says a finding on standard error as soon as it is certain, in two lines, without breaking a progress bar."""
+"""Prints findings on standard error as they occur, in two lines each, without breaking a progress bar."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.formatting import to_single_line
 from trueloop.reporting.summary import format_path
 
-MOST: Final = 10  # lines of a program that has everything wrong; the report has them all
+MAX_FINDINGS: Final = 10  # findings that are printed; the report has all of them
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
 
 class LiveFindings:
-    """Tells errors and warnings, each code once for each line of the program.
+    """Prints errors and warnings, each code once per line of the program.
 
     Args:
-        base: paths are told relative to it.
-        rank: of this process, where there are several.
+        base: folder for relative paths.
+        rank: rank of this process, if there are several.
     """
 
     def __init__(self, base: Path, *, rank: int | None = None) -> None:
         self._base, self._rank = base, rank
-        self._told: set[tuple[str, SourceLocation | None]] = set()
-        self._usual = sys.stderr
+        self._printed: set[tuple[str, SourceLocation | None]] = set()
+        self._original = sys.stderr
 
     def print_finding(self, finding: Finding) -> None:
-        """Tell one finding; never raises, and does nothing where nobody can read it."""
+        """Print one finding; never raises, and does nothing without a stream."""
         key = (finding.code, finding.location)
-        if finding.severity == Severity.NOTE or key in self._told or len(self._told) > MOST:
+        if finding.severity == Severity.NOTE or key in self._printed or len(self._printed) > MAX_FINDINGS:
             return
-        self._told.add(key)
-        if len(self._told) > MOST:
-            self._write(Text("trueloop: there is more; the rest is in the report", "dim"))
+        self._printed.add(key)
+        if len(self._printed) > MAX_FINDINGS:
+            self._write(Text("trueloop: more findings are in the report", "dim"))
         else:
             self._write(self._lines(finding))
 
     def _lines(self, finding: Finding) -> Text:
-        site = finding.location
-        where = f" {format_path(site.path, self._base)}:{site.line}" if site else ""
+        location = finding.location
+        where = f" {format_path(location.path, self._base)}:{location.line}" if location else ""
         rank = "" if self._rank is None else f" rank {self._rank}"
         text = Text.assemble(
             ("trueloop", "bold"), f"{rank}: ", (f"{finding.severity} {finding.code}", COLOURS[finding.severity]),
@@ -56,11 +56,11 @@ class LiveFindings:
 
     def _write(self, text: Text) -> None:
         stream = self._stream()
-        if stream is None:  # a program without a terminal, under Windows
+        if stream is None:  # a program without a console, on Windows
             return
         try:
             buffer = io.StringIO()
-            terminal = getattr(stream, "isatty", bool)()  # a program's own stream may have no more than write and flush
+            terminal = getattr(stream, "isatty", bool)()  # a custom stream may have only write and flush
             Console(file=buffer, force_terminal=terminal, soft_wrap=True, highlight=False).print(text)
             line = buffer.getvalue()
             encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -71,16 +71,16 @@ class LiveFindings:
                 stream.flush()
             else:
                 bars.write(line.rstrip("\n"), file=stream)
-        except (OSError, ValueError):  # closed, or gone: the report has it all
+        except (OSError, ValueError):  # closed or removed; the report has all findings
             return
 
     def _stream(self) -> Any:
-        """Where the program has redirected standard error, ours goes past it; rich and notebooks put lines in place."""
+        """Return the original standard error if the program has redirected it, except by rich and notebooks."""
         now = sys.stderr
-        return now if type(now).__module__.startswith(("rich.", "ipykernel.")) else self._usual
+        return now if type(now).__module__.startswith(("rich.", "ipykernel.")) else self._original
 
 
 def _progress_bars() -> Any:
-    """Return tqdm's class where a bar of it is on the screen: it writes lines above its bars."""
+    """Return tqdm's class if one of its bars is visible, to write lines above it; else None."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
     return bars if getattr(bars, "_instances", None) else None

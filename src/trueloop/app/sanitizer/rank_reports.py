@@ -1,7 +1,7 @@
-"""Several processes under torchrun that end in one report.
+"""Merges the reports of several processes under torchrun into one.
 
-They exchange files in a folder of the machine's temporary ones, never a collective: ranks end at different times, and
-some do not end at all. Each machine has its own report, told by its first rank.
+They exchange files in a temporary folder, never a collective: ranks end at different times, and some do not end at all.
+Each machine has its own report, printed by its first rank.
 """
 
 from __future__ import annotations
@@ -22,61 +22,63 @@ from trueloop.core.findings import Report
 from trueloop.reporting.json_report import from_json, to_json
 from trueloop.reporting.merge import merge_reports
 
-PATIENCE_S: Final = 60.0  # that the first rank waits for the last one, where all is well
-HASTE_S: Final = 3.0  # that anybody waits where something failed: torchrun shall notice soon
+REPORT_TIMEOUT_S: Final = 60.0  # the first rank waits for the others, if it did not fail
+FAILURE_TIMEOUT_S: Final = 3.0  # wait after a failure, so that torchrun notices it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReports:
-    """The processes of one run on this machine, seen from one of them."""
+    """The processes of one run on this machine, from the view of one of them."""
 
     rank: int
     local: int
-    """Rank on this machine."""
+    """Local rank on this machine."""
     size: int
-    """Processes on this machine."""
+    """Number of processes on this machine."""
     folder: Path
 
     def write_marker(self) -> None:
-        """Say that this process lives, and remove what one with its number has left behind."""
+        """Write the pid of this process, and remove files of an earlier run."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if self.folder.stat().st_uid != getattr(os, "getuid", lambda: 0)():
-            raise PermissionError(f"{self.folder} belongs to somebody else.")
-        for name in (f"{self.local}.json", *(("told", "claimed") if self.local == 0 else ())):
+            raise PermissionError(f"{self.folder} belongs to another user.")
+        for name in (f"{self.local}.json", *(("printed", "claimed") if self.local == 0 else ())):
             (self.folder / name).unlink(missing_ok=True)
-        self._put(f"{self.local}.pid", str(os.getpid()))
+        self._write_file(f"{self.local}.pid", str(os.getpid()))
 
-    def merged_report(self, own: Report, *, failed: bool, tell: Callable[[Report], None]) -> None:
-        """Bring this process's report to where it is told once.
+    def merged_report(self, own: Report, *, failed: bool, print_report: Callable[[Report], None]) -> None:
+        """Print the merged report of all ranks, on the first rank; pass this rank's report to it.
 
         Args:
-            own: what this process found.
-            failed: it ended with an error. Another rank of it tells its report itself where the first one cannot:
-                torchrun kills whoever still trains.
-            tell: prints; called at most once on a machine, by the first rank, or by the first one that failed.
+            own: the report of this process.
+            failed: this process ended with an error. A failed rank prints its own report if the first one cannot:
+                torchrun kills the ranks that still train.
+            tell: prints a report; called at most once on a machine, by the first rank or the first that failed.
         """
         if self.local == 0:
-            others = self._others(HASTE_S if failed else PATIENCE_S)
+            others = self._collect_others(FAILURE_TIMEOUT_S if failed else REPORT_TIMEOUT_S)
             ranks_here = range(self.rank, self.rank + self.size)
-            tell(merge_reports({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others})))
-            self._put("told", "")
-            if not failed:  # otherwise another one may still be looking; the next run with this key clears up
+            print_report(
+                merge_reports({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others}))
+            )
+            self._write_file("printed", "")
+            if not failed:  # otherwise another rank may still read it; the next run with this key cleans up
                 shutil.rmtree(self.folder, ignore_errors=True)
             return
-        self._put(f"{self.local}.json", json.dumps([self.rank, to_json(own)]))
-        if failed and not self._wait(self._told, HASTE_S) and self._claim():
-            tell(own)
+        self._write_file(f"{self.local}.json", json.dumps([self.rank, to_json(own)]))
+        if failed and not self._wait_until(self._is_printed, FAILURE_TIMEOUT_S) and self._try_claim():
+            print_report(own)
 
-    def _told(self) -> bool:
-        return not self.folder.exists() or (self.folder / "told").exists()
+    def _is_printed(self) -> bool:
+        return not self.folder.exists() or (self.folder / "printed").exists()
 
-    def _others(self, patience_s: float) -> dict[int, Report]:
+    def _collect_others(self, timeout_s: float) -> dict[int, Report]:
         missing = set(range(1, self.size))
         found: dict[int, Report] = {}
 
         def complete() -> bool:
             for local in sorted(missing):
-                dead = not self._lives(local)  # asked before the file is looked for: it may be the last thing written
+                dead = not self._is_alive(local)  # checked before reading the file, which may be written last
                 with suppress(OSError):
                     rank, packed = json.loads((self.folder / f"{local}.json").read_text())
                     found[rank] = from_json(packed)
@@ -85,10 +87,10 @@ class RankReports:
                     missing.remove(local)
             return not missing
 
-        self._wait(complete, patience_s)
+        self._wait_until(complete, timeout_s)
         return found
 
-    def _lives(self, local: int) -> bool:
+    def _is_alive(self, local: int) -> bool:
         try:
             os.kill(int((self.folder / f"{local}.pid").read_text()), 0)
         except ProcessLookupError:
@@ -97,21 +99,21 @@ class RankReports:
             return True
         return True
 
-    def _claim(self) -> bool:
+    def _try_claim(self) -> bool:
         try:
             with (self.folder / "claimed").open("x"):
                 return True
         except OSError:
             return False
 
-    def _put(self, name: str, text: str) -> None:
+    def _write_file(self, name: str, text: str) -> None:
         part = self.folder / f"{name}.{os.getpid()}"
         part.write_text(text)
         part.replace(self.folder / name)
 
     @staticmethod
-    def _wait(done: Callable[[], bool], patience_s: float) -> bool:
-        deadline = monotonic() + patience_s
+    def _wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = monotonic() + timeout_s
         while not done():
             if monotonic() > deadline:
                 return False
@@ -120,7 +122,7 @@ class RankReports:
 
 
 def rank_reports(environment: Mapping[str, str]) -> RankReports | None:
-    """Read from torchrun's variables which process this is; None = the only one on its machine, or not under it."""
+    """Return this process's place from torchrun's variables; None = single process on the machine, or no torchrun."""
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     numbers = [environment.get(name, "") for name in names]
     if not all(number.isdigit() for number in numbers) or int(numbers[2]) < 2:

@@ -19,10 +19,10 @@ from trueloop.reporting.summary import headline
 
 
 def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
-    """Print a report on standard error, or to a file; nobody there to read it is no error.
+    """Print a report on standard error, or to a file; a closed stream is no error.
 
-    Where printing it fails through a fault of ours, the verdict and the fault are printed instead: it is the last
-    thing that happens in somebody else's program.
+    If printing fails by an internal error, the verdict and that error are printed instead, since this runs at the end
+    of the user's program.
     """
     console = Console(file=file or sys.stderr, highlight=False)
     try:
@@ -31,20 +31,22 @@ def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> Non
 
             print_report(report, console, base=base)
         except (AttributeError, ImportError, LookupError, TypeError) as fault:
-            console.print(Text(f"trueloop: {headline(report)} (its report broke: {type(fault).__name__}: {fault})"))
-    except (OSError, ValueError):  # the terminal or the reader of a pipe is gone
+            console.print(
+                Text(f"trueloop: {headline(report)} (its report could not be printed: {type(fault).__name__}: {fault})")
+            )
+    except (OSError, ValueError):  # the terminal or pipe is closed
         return
 
 
 def text(report: Report, *, base: Path) -> str:
-    """Return a report as it is printed, without colours."""
+    """Return the printed text of a report, without colours."""
     file = io.StringIO()
     print_page(report, file=file, base=base)
     return file.getvalue()
 
 
 def page(report: Report, *, base: Path) -> str:
-    """Return a report as a page of HTML."""
+    """Return a report as an HTML page."""
     from trueloop.reporting.html import to_html
 
     return to_html(report, base=base)
@@ -52,17 +54,17 @@ def page(report: Report, *, base: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """Where a report is to be written; None = not."""
+    """Paths to write a report to; None = not written."""
 
     json: Path | None = None
     html: Path | None = None
     sarif: Path | None = None
 
     def checked_paths(self) -> ReportFiles:
-        """Return the same places, whatever folder the program will change to.
+        """Return the absolute paths, as the program may change its working directory.
 
         Raises:
-            InvalidConfig: nothing can be written there; better said before a run of hours than after it.
+            InvalidConfig: a path is not writable, which is checked before a run of hours.
         """
         return ReportFiles(
             json=self.json and check_writable(self.json, "report"),
@@ -71,14 +73,14 @@ class ReportFiles:
         )
 
     def write(self, report: Report, *, base: Path) -> None:
-        """Write what was asked for.
+        """Write the requested files.
 
         Args:
-            report: of a run.
-            base: the page and SARIF tell paths relative to it; JSON has them whole.
+            report: the report of a run.
+            base: folder for relative paths in HTML and SARIF; JSON has absolute ones.
 
         Raises:
-            RunFolderError: the disk is full, or the folder has gone.
+            RunFolderError: the disk is full, or the folder was removed.
         """
         if self.json:
             write_output(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")

@@ -1,4 +1,4 @@
-"""`trueloop run` behind its options: launch, live lines, the report of all ranks, files, and the exit code."""
+"""Runs `trueloop run`: launches the program, prints findings, merges reports, writes files, returns the exit code."""
 
 from __future__ import annotations
 
@@ -26,85 +26,85 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the user asks for, as options of the command line."""
+    """The command line options of `trueloop run`."""
 
     json: Path | None = None
     """Write the report to this file as JSON."""
     html: Path | None = None
-    """Write it as a page with plots."""
+    """Write the report to this file as HTML with plots."""
     sarif: Path | None = None
-    """Write it as SARIF, for editors and CI."""
+    """Write the report to this file as SARIF, for editors and CI."""
     strict: bool = False
     """Exit with 3 if a warning or error is found and the script itself ends with 0."""
     select: Sequence[str] = ()
-    """Watch for these only: codes, families or slugs, with commas between them."""
+    """Watch for these only: codes, families or slugs, separated by commas."""
     ignore: Sequence[str] = ()
-    """Do not tell of these; they are counted."""
+    """Ignore these: codes, families or slugs, separated by commas; they are only counted."""
     stop_on_error: bool = False
-    """End the script at the first certain error, with exit code 3."""
+    """End the script at the first error, with exit code 3."""
     quiet: bool = False
-    """Print nothing; write the files and exit."""
+    """Print nothing; only write the files."""
     lab: bool = False
-    """Show the run in the lab while it goes on, and print the page's address; a lab is started where none runs."""
+    """Show the run in the lab while it runs, and print the page's address; starts a lab if none runs."""
 
 
-def sanitize(program: ProgramCommand, wishes: RunOptions) -> int:
-    """Run a program under the watch, tell what was found, and return the exit code.
+def sanitize(program: ProgramCommand, options: RunOptions) -> int:
+    """Run a program under the sanitizer, print its report, and return the exit code.
 
     Raises:
-        InvalidConfig: a wish that cannot be met, before the program starts.
-        MissingExtra: the lab is wished for, and what it needs is not installed; before the program starts, too.
-        RunFolderError: a file could not be written at the end; the report was printed.
+        InvalidConfig: an option is invalid; before the program starts.
+        MissingExtra: packages for the lab are not installed; before the program starts.
+        RunFolderError: a file could not be written at the end, after the report was printed.
     """
     base = Path.cwd()
-    files = ReportFiles(json=wishes.json, html=wishes.html, sarif=wishes.sarif).checked_paths()
-    choice = select_failures(wishes.select, wishes.ignore, folder=base)
-    group, trouble = _enter(rank_reports(os.environ))
-    page = _in_lab(program, base, group) if wishes.lab else None
-    if page is not None and not (wishes.quiet or (group is not None and group.local)):
-        _say(page.where)
-    tell_live = _teller(base, group, wishes)
-    ended = launch(
+    files = ReportFiles(json=options.json, html=options.html, sarif=options.sarif).checked_paths()
+    selection = select_failures(options.select, options.ignore, folder=base)
+    group, problems = _join_group(rank_reports(os.environ))
+    lab = _open_lab(program, base, group) if options.lab else None
+    if lab is not None and not (options.quiet or (group is not None and group.local)):
+        _print_line(lab.where)
+    print_finding = _finding_printer(base, group, options)
+    result = launch(
         program,
-        choice,
-        on_finding=page.also_to_lab(tell_live) if page else tell_live,
-        stop_on_error=wishes.stop_on_error,
-        observer=page.audience if page else None,
+        selection,
+        on_finding=lab.also_to_lab(print_finding) if lab else print_finding,
+        stop_on_error=options.stop_on_error,
+        observer=lab.audience if lab else None,
     )
-    if ended.forked:
-        return ended.code
-    if page is not None:
-        page.end(ended)
-        trouble = (*trouble, *page.record_problem)
-    found = False
+    if result.forked:
+        return result.code
+    if lab is not None:
+        lab.end(result)
+        problems = (*problems, *lab.problems)
+    has_findings = False
 
-    def tell(report: Report) -> None:
-        nonlocal found
-        found = report.highest_severity() not in (None, Severity.NOTE)
+    def print_report(report: Report) -> None:
+        nonlocal has_findings
+        has_findings = report.highest_severity() not in (None, Severity.NOTE)
         _flush()
-        if not wishes.quiet:
-            _print(ended, report, base)
+        if not options.quiet:
+            _print_report(result, report, base)
         files.write(report, base=base)
 
-    report = replace(ended.report, problems=(*ended.report.problems, *trouble))
+    report = replace(result.report, problems=(*result.report.problems, *problems))
     try:
         if group is not None:
-            group.merged_report(report, failed=ended.code != 0, tell=tell)
-    except OSError:  # the disk is full, or the folder is gone: each one for itself
+            group.merged_report(report, failed=result.code != 0, print_report=print_report)
+    except OSError:  # the disk is full, or the folder is gone: each rank prints its own report
         group = None
     if group is None:
-        tell(report)
-    return FINDINGS_EXIT_CODE if wishes.strict and found and ended.code == 0 else ended.code
+        print_report(report)
+    return FINDINGS_EXIT_CODE if options.strict and has_findings and result.code == 0 else result.code
 
 
-def _in_lab(program: ProgramCommand, base: Path, group: RankReports | None) -> LabSession:
+def _open_lab(program: ProgramCommand, base: Path, group: RankReports | None) -> LabSession:
     from trueloop.app.sanitizer.lab_feed import LabSession
 
     return LabSession.open(program, os.environ, base=base, group=group)
 
 
-def _enter(group: RankReports | None) -> tuple[RankReports | None, tuple[str, ...]]:
-    """Join the other ranks; where that fails, each one reports for itself."""
+def _join_group(group: RankReports | None) -> tuple[RankReports | None, tuple[str, ...]]:
+    """Join the other ranks; if that fails, each rank prints its own report."""
     try:
         if group is not None:
             group.write_marker()
@@ -113,30 +113,30 @@ def _enter(group: RankReports | None) -> tuple[RankReports | None, tuple[str, ..
     return group, ()
 
 
-def _teller(base: Path, group: RankReports | None, wishes: RunOptions) -> Callable[[Finding], None]:
+def _finding_printer(base: Path, group: RankReports | None, options: RunOptions) -> Callable[[Finding], None]:
     def silent(finding: Finding) -> None:
         return
 
-    if wishes.quiet or (group is not None and group.local):
+    if options.quiet or (group is not None and group.local):
         return silent
     return LiveFindings(base, rank=group and group.rank).print_finding
 
 
-def _print(ended: LaunchResult, report: Report, base: Path) -> None:
-    if ended.nothing:
-        _say(ended.nothing)
+def _print_report(result: LaunchResult, report: Report, base: Path) -> None:
+    if result.nothing:
+        _print_line(result.nothing)
     else:
         print_page(report, base=base)
 
 
-def _say(words: str) -> None:
+def _print_line(words: str) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"trueloop: {words}"))
 
 
 def _flush() -> None:
-    """Bring what the program printed to the terminal before the report."""
+    """Flush the program's output, so that it comes before the report."""
     try:
-        if sys.stdout is not None:  # it was closed when Python began
+        if sys.stdout is not None:  # it was closed when Python started
             sys.stdout.flush()
-    except (OSError, ValueError):  # the reader is gone, or the program has closed it
+    except (OSError, ValueError):  # the pipe is closed, or the program has closed it
         return

@@ -31,24 +31,24 @@ def watch(
     """Watch this program for silent failures, from now on.
 
     As a context manager it watches the block: ``with trueloop.watch() as report: ...``, and ``report`` has the
-    findings. As a call on its own, ``trueloop.watch(model, optimizer)``, it watches until the program ends, and then
-    prints its report on standard error. Either way errors and warnings are told there as soon as they are certain.
+    findings. As a plain call, ``trueloop.watch(model, optimizer)``, it watches until the program ends, and then prints
+    its report on standard error. In both cases errors and warnings are printed there as soon as they are found.
 
     Args:
-        parts: models, optimizers and loaders of the program, so that messages name them from the start. What is
-            not given is seen when it is used.
+        parts: models, optimizers and loaders of the program, so that messages name them from the start. Other objects
+            are traced when they are used.
         select: codes, families or slugs to watch for; none = all.
-        ignore: codes, families or slugs not to hear of.
+        ignore: codes, families or slugs to ignore.
 
     Raises:
-        InvalidConfig: a part that is none of these, or a word that is not in the catalogue.
+        InvalidConfig: a part of another type, or a word that is not in the catalogue.
     """
     folder = Path.cwd()
     return WatchSession(parts, select=select, ignore=ignore, folder=folder)
 
 
 class WatchSession:
-    """A watched stretch of the program: what was found so far, and, once it has ended, what was found."""
+    """A watched stretch of the program, with its findings so far."""
 
     def __init__(self, parts: Iterable[Any], *, select: Iterable[str], ignore: Iterable[str], folder: Path) -> None:
         from trueloop.sanitizer.dispatch import WatchedFailure
@@ -56,15 +56,15 @@ class WatchSession:
 
         parts = tuple(parts)
         models = _models(parts)
-        choice = select_failures(_words(select), _words(ignore), folder=folder)
+        selection = select_failures(_words(select), _words(ignore), folder=folder)
         self._base = folder
         self._process = os.getpid()
         self._live = LiveFindings(folder)
-        self._ended: Report | None = None
+        self._final_report: Report | None = None
         self._watch = Watch(
-            [WatchedFailure(entry.failure, entry.slug) for entry in choice.entries()],
-            on_finding=self._take,
-            is_suppressed=choice.is_suppressed,
+            [WatchedFailure(entry.failure, entry.slug) for entry in selection.entries()],
+            on_finding=self._handle_finding,
+            is_suppressed=selection.is_suppressed,
             errors=known_errors(),
         )
         for model in models:
@@ -74,34 +74,34 @@ class WatchSession:
 
     @property
     def report(self) -> Report:
-        """Everything that is known by now."""
-        return self._ended or self._watch.report()
+        """The report up to now."""
+        return self._final_report or self._watch.report()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, the gravest first."""
+        """The findings, most severe first."""
         return self.report.findings
 
     @property
     def verdict(self) -> str:
-        """The report's first line."""
+        """The first line of the report."""
         return headline(self.report)
 
     @property
     def ok(self) -> bool:
-        """True where nothing of severity warning or worse was found."""
+        """True if there is no finding of severity warning or error."""
         return self.report.highest_severity() in (None, Severity.NOTE)
 
     def stop(self) -> Report:
-        """End the watching; torch becomes as it was. Stopping twice is harmless."""
-        if self._ended is None:
-            self._ended = self._watch.stop()
+        """Stop watching and restore PyTorch. Further calls have no effect."""
+        if self._final_report is None:
+            self._final_report = self._watch.stop()
             atexit.unregister(self._at_exit)
-        return self._ended
+        return self._final_report
 
     def report_error(self, error: BaseException) -> bool:
-        """Have an exception explained that has left the program; true where it could be."""
-        if isinstance(error, Exception) and self._ended is None:
+        """Explain an exception that left the program; return True if it could be explained."""
+        if isinstance(error, Exception) and self._final_report is None:
             self._watch.report_error(error)
         return self.report.error is not None
 
@@ -124,13 +124,13 @@ class WatchSession:
     def _repr_html_(self) -> str:
         return page(self.report, base=self._base)
 
-    def _take(self, finding: Finding) -> None:
+    def _handle_finding(self, finding: Finding) -> None:
         publish(finding)
         self._live.print_finding(finding)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:
-            error = getattr(sys, "last_value", None)  # what Python has printed before it came here
+            error = getattr(sys, "last_value", None)  # the exception whose traceback Python has printed
             if isinstance(error, BaseException) and not hasattr(sys, "ps1"):
                 self.report_error(error)
             print_page(self.stop(), file=sys.stderr, base=self._base)

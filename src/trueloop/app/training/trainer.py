@@ -259,7 +259,7 @@ class Trainer:
         return assembly
 
     def _prepare_measurement(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
-        require_single_process("What is measured here")
+        require_single_process("A measurement")
         device = self._prepare()
         feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda")
         source = feed.training_source(train, **order)

@@ -13,7 +13,7 @@ BoardPath = Annotated[Path | None, Parameter(name="--board")]
 
 SUBCOMMANDS = {
     "tracks": "List the tracks: what is to be reached, and what may be set.",
-    "submit": "Hand in a configuration; the referee runs it, on seeds of its own.",
+    "submit": "Submit a configuration; the judge runs it on fresh seeds.",
     "board": "Show who is ahead.",
     "show": "Tell everything about one entry, or write out its script.",
     "replay": "Run an entry again: the same updates, the same weights?",

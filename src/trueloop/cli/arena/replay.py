@@ -31,8 +31,8 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
         if not json:
             print_line(line(seed))
 
-    with JudgeClient() as referee:
-        again = replay_entry(row, referee, print_seed)
+    with JudgeClient() as judge:
+        again = replay_entry(row, judge, print_seed)
     if json:
         seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
         print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")

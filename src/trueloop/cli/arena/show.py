@@ -22,7 +22,7 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
 
     Args:
         entry: Its number on the board.
-        script: Write out the script that the referee ran on the first seed, and nothing else.
+        script: Write out the script that the judge ran on the first seed, and nothing else.
         board: The board's file; by default the user's own.
         json: Print one JSON object and nothing else.
     """

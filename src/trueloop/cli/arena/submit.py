@@ -1,4 +1,4 @@
-"""`trueloop arena submit`: hand in a configuration, and wait until the referee has run it."""
+"""`trueloop arena submit`: submit a configuration and wait for its result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOT_RANKED = 3
 def submit_command(
     config: Path, *, track: str | None = None, name: str | None = None, board: BoardPath = None, json: Flag = False
 ) -> int:
-    """Hand in a configuration and wait for the referee's word.
+    """Submit a configuration and wait for its result.
 
-    The referee draws seeds of its own, runs the configuration on each under the sanitizer, and judges it by held-out
+    The judge draws fresh seeds, runs the configuration on each under the sanitizer, and judges it by held-out
     data. Exit code: 0 where it reached the target on every seed, 3 where it did not or was disqualified.
 
     Args:

@@ -180,9 +180,7 @@ FAILURE = Failure(
     good=changed(
         BAD,
         {
-            "loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())": (
-                "loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING)"
-            ),
+            "tokens[:, 1:].flatten())": "tokens[:, 1:].flatten(), ignore_index=PADDING)",
         },
     ),
     fix="Pass ignore_index=padding_idx to the loss.",

@@ -19,22 +19,6 @@ MAX_MISSES: Final = 2
 """Missed seeds after which the other seeds are skipped: the entry is unranked in any case."""
 MAX_EXTRA_MIB: Final = 512
 """Limit of a job's memory above what torch itself takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One run of an entry."""
-
-    id: Annotated[int, Bounds(0, 1e12)]
-    track: Annotated[str, Bounds(1, 32)]
-    entry: Entry
-    seed: Annotated[int, Bounds(0, MAX_SEED)]
-    practice: bool = False
-    """Use only the first held-out split."""
-    once: bool = False
-    """Run under the sanitizer, but neither repeat nor time it."""
-
-
 MAX_POINTS: Final = 200
 """Limit of the points of a stored curve."""
 MAX_SEED: Final = 2**31
@@ -92,6 +76,20 @@ class Trial:
     found: Found | None = None
     why: _Text = ""
     """Reason for stopping or failing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of an entry."""
+
+    id: Annotated[int, Bounds(0, 1e12)]
+    track: Annotated[str, Bounds(1, 32)]
+    entry: Entry
+    seed: Annotated[int, Bounds(0, MAX_SEED)]
+    practice: bool = False
+    """Use only the first held-out split."""
+    once: bool = False
+    """Run under the sanitizer, but neither repeat nor time it."""
 
 
 def thin_points(points: list[Point], limit: int = MAX_POINTS) -> list[Point]:

@@ -34,7 +34,7 @@ class Sum:
 Sums = list[list[Sum]]
 
 
-def shown(value: float, digits: int = 4) -> str:
+def format_cell(value: float, digits: int = 4) -> str:
     """Write a number in at most so many digits."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "∞" if value > 0 else "−∞"
@@ -50,13 +50,13 @@ def linear(inputs: Grid, weight: Grid, bias: Grid) -> Sums:
 
 def relu(before: Grid) -> Sums:
     """Return max(0, x)."""
-    return _each(before, lambda x: Sum(text=f"max(0, {shown(x)})", value=max(0.0, x)))
+    return _each(before, lambda x: Sum(text=f"max(0, {format_cell(x)})", value=max(0.0, x)))
 
 
 def mse(outputs: Grid, targets: Grid) -> Sums:
     """Return the mean of the squared differences, one cell."""
     pairs = [pair for row in zip(outputs, targets, strict=True) for pair in zip(*row, strict=True)]
-    squares = " + ".join(f"({shown(y)} − {shown(t)})²" for y, t in pairs)
+    squares = " + ".join(f"({format_cell(y)} − {format_cell(t)})²" for y, t in pairs)
     value = sum((y - t) ** 2 for y, t in pairs) / len(pairs)
     return [[Sum(text=f"({squares}) / {len(pairs)}", value=value)]]
 
@@ -67,7 +67,7 @@ def mse_gradient(outputs: Grid, targets: Grid) -> Sums:
 
     def cell(row: int, column: int) -> Sum:
         y, t = outputs[row][column], targets[row][column]
-        return Sum(text=f"2 × ({shown(y)} − {shown(t)}) / {n}", value=2 * (y - t) / n)
+        return Sum(text=f"2 × ({format_cell(y)} − {format_cell(t)}) / {n}", value=2 * (y - t) / n)
 
     return _grid(len(outputs), len(outputs[0]), cell)
 
@@ -75,7 +75,7 @@ def mse_gradient(outputs: Grid, targets: Grid) -> Sums:
 def cross_entropy(outputs: Grid, classes: Sequence[int]) -> Sums:
     """Return the mean of −log p(right class), one cell; classes are numbers from 0."""
     right = [_softmax(scores)[each] for scores, each in zip(outputs, classes, strict=True)]
-    logs = " + ".join(f"log({shown(p)})" for p in right)
+    logs = " + ".join(f"log({format_cell(p)})" for p in right)
     return [[Sum(text=f"−({logs}) / {len(right)}", value=-sum(map(_log, right)) / len(right))]]
 
 
@@ -85,7 +85,7 @@ def cross_entropy_gradient(outputs: Grid, classes: Sequence[int]) -> Sums:
 
     def cell(row: int, column: int) -> Sum:
         p, right = _softmax(outputs[row])[column], classes[row] == column
-        return Sum(text=f"({shown(p)} − 1) / {n}" if right else f"{shown(p)} / {n}", value=(p - right) / n)
+        return Sum(text=f"({format_cell(p)} − 1) / {n}" if right else f"{format_cell(p)} / {n}", value=(p - right) / n)
 
     return _grid(n, len(outputs[0]), cell)
 
@@ -110,7 +110,7 @@ def relu_gradient(above: Grid, before: Grid) -> Sums:
 
     def cell(row: int, column: int) -> Sum:
         gradient, open_ = above[row][column], int(before[row][column] > 0)
-        return Sum(text=f"{shown(gradient)} × {open_}", value=gradient * open_)
+        return Sum(text=f"{format_cell(gradient)} × {open_}", value=gradient * open_)
 
     return _grid(len(above), len(above[0]), cell)
 
@@ -120,16 +120,18 @@ def step(before: Grid, rate: float, direction: Grid) -> Sums:
     return _pairs(
         before,
         direction,
-        lambda w, g: Sum(text=f"{shown(w)} − {shown(rate)} × {shown(g)}", value=w - rate * g),
+        lambda w, g: Sum(text=f"{format_cell(w)} − {format_cell(rate)} × {format_cell(g)}", value=w - rate * g),
     )
 
 
 def momentum(before: Grid | None, gradient: Grid) -> Sums:
     """Return momentum's buffer: 0.9 of the one before, and the gradient."""
     if before is None:
-        return _each(gradient, lambda g: Sum(text=f"{shown(g)} (the first gradient)", value=g))
+        return _each(gradient, lambda g: Sum(text=f"{format_cell(g)} (the first gradient)", value=g))
     return _pairs(
-        before, gradient, lambda b, g: Sum(text=f"{MOMENTUM} × {shown(b)} + {shown(g)}", value=MOMENTUM * b + g)
+        before,
+        gradient,
+        lambda b, g: Sum(text=f"{MOMENTUM} × {format_cell(b)} + {format_cell(g)}", value=MOMENTUM * b + g),
     )
 
 
@@ -142,7 +144,7 @@ def average(before: Grid | None, gradient: Grid, *, power: int) -> Sums:
         before,
         gradient,
         lambda m, g: Sum(
-            text=f"{beta} × {shown(m)} + {round(1 - beta, 3)} × {_powered(g, square)}",
+            text=f"{beta} × {format_cell(m)} + {round(1 - beta, 3)} × {_powered(g, square)}",
             value=beta * m + (1 - beta) * g**power,
         ),
     )
@@ -164,28 +166,33 @@ def adam(before: Grid, rate: float, first: Grid, second: Grid, count: int) -> Su
         m = first[row][column] / (1 - BETAS[0] ** count)
         v = second[row][column] / (1 - BETAS[1] ** count)
         value = w - rate * m / (math.sqrt(v) + EPS)
-        return Sum(text=f"{shown(w)} − {shown(rate)} × {shown(m)} / (√{shown(v)} + {shown(EPS)})", value=value)
+        return Sum(
+            text=f"{format_cell(w)} − {format_cell(rate)} × {format_cell(m)} / (√{format_cell(v)} + {format_cell(EPS)})",
+            value=value,
+        )
 
     return _grid(len(before), len(before[0]), cell)
 
 
 def decayed(rate: float, gamma: float) -> Sums:
     """Return the next learning rate, one cell."""
-    return [[Sum(text=f"{shown(rate)} × {shown(gamma)}", value=rate * gamma)]]
+    return [[Sum(text=f"{format_cell(rate)} × {format_cell(gamma)}", value=rate * gamma)]]
 
 
 def _powered(value: float, square: str) -> str:
-    return f"({shown(value)}){square}" if square and value < 0 else f"{shown(value)}{square}"
+    return f"({format_cell(value)}){square}" if square and value < 0 else f"{format_cell(value)}{square}"
 
 
 def _products(left: Sequence[float], right: Sequence[float], *, plus: float | None = None) -> Sum:
-    text = " + ".join(f"{shown(a)} × {shown(b)}" for a, b in zip(left, right, strict=True))
+    text = " + ".join(f"{format_cell(a)} × {format_cell(b)}" for a, b in zip(left, right, strict=True))
     value = sum(a * b for a, b in zip(left, right, strict=True))
-    return Sum(text=text, value=value) if plus is None else Sum(text=f"{text} + {shown(plus)}", value=value + plus)
+    return (
+        Sum(text=text, value=value) if plus is None else Sum(text=f"{text} + {format_cell(plus)}", value=value + plus)
+    )
 
 
 def _total(values: Sequence[float]) -> Sum:
-    return Sum(text=" + ".join(map(shown, values)), value=sum(values))
+    return Sum(text=" + ".join(map(format_cell, values)), value=sum(values))
 
 
 def _softmax(scores: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 
-class _Given(ctypes.Structure):
+class _Allocated(ctypes.Structure):
     """glibc's ``struct mallinfo2``."""
 
     _fields_ = [
@@ -66,7 +66,7 @@ def _reader() -> Callable[[], int]:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):  # another C library, or an old one
         return _resident
-    mallinfo2.restype = _Given
+    mallinfo2.restype = _Allocated
 
     def given_out() -> int:
         given = mallinfo2()

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from trueloop.lab.teaching.cell_arithmetic import shown
+from trueloop.lab.teaching.cell_arithmetic import format_cell
 from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 
 Side = Literal["left", "right"]
@@ -168,7 +168,7 @@ def compare(modes: Modes) -> Compared:
         right=tuple(notes.passed["right"]),
         lines=(notes.lines["left"], notes.lines["right"]),
         refused=notes.refused,
-        scale=shown(1 / (1 - modes.dropout)) if modes.dropout < 1 else "0",
+        scale=format_cell(1 / (1 - modes.dropout)) if modes.dropout < 1 else "0",
         running_means=tuple(notes.running_means),
     )
 
@@ -264,7 +264,7 @@ class _Recorder:
                 dropout_sums=self._dropout_sums(seen),
                 outputs=_cells(outputs),
                 same_as_before=None if before is None else torch.equal(outputs, before),
-                farthest="" if before is None else shown((outputs - before).abs().max().item()),
+                farthest="" if before is None else format_cell((outputs - before).abs().max().item()),
             )
         )
         self._outputs[side] = outputs.clone()
@@ -287,15 +287,15 @@ class _Recorder:
         after = _running(seen.norm)[which]
         found: list[Statistic] = []
         for unit, (before, now) in enumerate(zip(seen.running[which].tolist(), after.tolist(), strict=True)):
-            batch = shown(of_batch[0][unit].item())
-            moved = f"{shown(now)} = {shown(1 - share)} × {shown(before)} + {shown(share)} × {batch}{words}"
+            batch = format_cell(of_batch[0][unit].item())
+            moved = f"{format_cell(now)} = {format_cell(1 - share)} × {format_cell(before)} + {format_cell(share)} × {batch}{words}"
             found.append(
                 Statistic(
                     batch=_short(of_batch[0][unit].item()),
                     running=_short(now),
                     moved=now != before,
                     used="batch" if training else "running",
-                    sum=moved if training else f"{shown(now)} unchanged: eval mode does not update it",
+                    sum=moved if training else f"{format_cell(now)} unchanged: eval mode does not update it",
                 )
             )
         return tuple(found)
@@ -305,9 +305,11 @@ class _Recorder:
 
         def describe(value: float, kept: bool, result: float) -> str:
             if not seen.dropout.training:
-                return f"{shown(result)} unchanged: eval mode drops nothing"
+                return f"{format_cell(result)} unchanged: eval mode drops nothing"
             return (
-                f"{shown(result)} = {shown(value)} / (1 − {shown(p)})" if kept else f"0: masked, with probability {p:g}"
+                f"{format_cell(result)} = {format_cell(value)} / (1 − {format_cell(p)})"
+                if kept
+                else f"0: masked, with probability {p:g}"
             )
 
         rows = zip(seen.activated.tolist(), seen.kept.tolist(), seen.dropped.tolist(), strict=True)
@@ -320,7 +322,7 @@ def _norm_sums(seen: _Layers) -> Cells:
     means, variances = (each.tolist() for each in used)
     return tuple(
         tuple(
-            f"{shown(made)} = ({shown(x)} − {shown(mean)}) / √({shown(variance)} + {shown(EPS)})"
+            f"{format_cell(made)} = ({format_cell(x)} − {format_cell(mean)}) / √({format_cell(variance)} + {format_cell(EPS)})"
             for made, x, mean, variance in zip(*row, means, variances, strict=True)
         )
         for row in zip(seen.normalised.tolist(), given.tolist(), strict=True)
@@ -344,7 +346,7 @@ def _mask(dropout: nn.Dropout, given: Tensor) -> Tensor:
 
 def _short(value: float) -> str:
     """Write a number for a narrow cell; the sum that it comes from has a digit more."""
-    return shown(value, 3)
+    return format_cell(value, 3)
 
 
 def _cells(rows: Tensor) -> Cells:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.lab.teaching import graph
-from trueloop.lab.teaching.cell_arithmetic import Sums, shown
+from trueloop.lab.teaching.cell_arithmetic import Sums, format_cell
 from trueloop.lab.teaching.formulas import Formula, Read, formulas
 from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 from trueloop.lab.teaching.worked_programs import MARKS, Six, program
@@ -240,7 +240,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _cells(tensor: Tensor) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(map(shown, row)) for row in _rows(tensor).tolist())
+    return tuple(tuple(map(format_cell, row)) for row in _rows(tensor).tolist())
 
 
 def _texts(sums: Sums, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
@@ -270,7 +270,7 @@ def _role(name: str) -> Role:
 
 def _numbers(values: Values) -> dict[str, str]:
     found = {name: values.get(name) for name in ("loss", "loss_again", "lr")}
-    return {name: "" if value is None else shown(value.item()) for name, value in found.items()}
+    return {name: "" if value is None else format_cell(value.item()) for name, value in found.items()}
 
 
 _NO_FORMULA: Final = Formula(words="", sums=[])

@@ -197,8 +197,8 @@ def _facts(asked: Pipeline, examples: tuple[Example, ...], epochs: list[tuple[Dr
         yield from _on_padding(asked, epochs)
     if asked.workers:
         yield (
-            f"Batch i is read by worker i modulo {asked.workers}, and the batches come out in their order whoever "
-            "is done first: workers change the speed, never what is drawn."
+            f"Batch i is read by worker i modulo {asked.workers}, and batches arrive in order whichever "
+            "worker finishes first: workers change the speed, never the data."
         )
 
 

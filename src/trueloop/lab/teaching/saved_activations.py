@@ -1,7 +1,7 @@
 """What a forward keeps in memory, and how long it takes: in train mode, in eval mode, and without a graph.
 
 Memory is counted, not estimated: every storage that an operation makes is followed by a weak reference until it is
-gone. It is the same figure as that of torch's own profiler of memory (a test compares them), without the profiler's
+gone. It equals the figure of PyTorch's memory profiler (a test compares them), without the profiler's
 cost. The process's resident size would not do: the allocator keeps pages of tensors that are gone.
 """
 
@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Tally(TorchDispatchMode):
-    # Hears of every operation; follows the memory of its results for as long as anything holds them.
+    # Observes every operation and tracks the memory of its results until it is freed.
     def __init__(self, given):
         super().__init__()
         self.given = {{tensor.untyped_storage()._cdata for tensor in given}}

@@ -17,7 +17,7 @@ from trueloop.lab.teaching.production.selection import Selection
 
 
 def new_lines(before: str, now: str) -> list[int]:
-    """Return the numbers, from 1, of the lines of ``now`` that ``before`` has not; blank ones are not told."""
+    """Return the numbers, from 1, of the non-blank lines of ``now`` that ``before`` lacks."""
     old, new = before.splitlines(), now.splitlines()
     same = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     kept = {block.b + place for block in same for place in range(block.size)}
@@ -25,7 +25,7 @@ def new_lines(before: str, now: str) -> list[int]:
 
 
 def removed_lines(before: str, now: str) -> list[str]:
-    """Return the lines of ``before`` that ``now`` has no more, as they stood; blank ones are not told."""
+    """Return the non-blank lines of ``before`` that ``now`` lacks."""
     old = before.splitlines()
     return [old[number - 1] for number in new_lines(now, before)]
 

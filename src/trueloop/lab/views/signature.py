@@ -1,4 +1,4 @@
-"""What one silent failure looks like, really run: the teaching script as it is and broken, from several seeds."""
+"""Page "Bug signatures": curves of the correct and the broken teaching script from several seeds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 NEEDS_TORCH = True
 SLOW = True
 """One question of this kind at a time, so that quick ones find a process that is free."""
-TIME_PER_ANSWER_S: Final = (
-    1.5  # of computing for one question, to the end of a seed; what is missing then is query for again
-)
+TIME_PER_ANSWER_S: Final = 1.5  # of computing per request; the page then requests the rest
 MAX_RECENT: Final = 12
 
 
@@ -55,10 +53,10 @@ def answer(query: Query) -> dict[str, Any]:
         both = pair(entry.failure.inject)
     except CannotInject as error:
         return {"code": entry.code, "curves": None, "why": error.what}
-    cache_ = DiskCache(cache_folder(os.environ) / "signatures")
-    known = cache_.get(key := _key(entry, both))
+    cache = DiskCache(cache_folder(os.environ) / "signatures")
+    known = cache.get(key := _key(entry, both))
     if known is None:
-        known = _compute(entry, cache_, key)
+        known = _compute(entry, cache, key)
     if "plots" not in known:
         return {"code": entry.code, "done": known["done"], "of": len(SEEDS)}
     return {"code": entry.code, "curves": known, "address": _address(entry, both.simulation), **_text(both)}
@@ -74,20 +72,20 @@ def _key(entry: Entry, both: Pair, *more: str) -> str:
     return both.key(__version__, version("torch"), source, *more)
 
 
-def _compute(entry: Entry, cache_: DiskCache, key: str) -> dict[str, Any]:
-    """Run what is missing, at least one seed and for `TIME_PER_ANSWER_S`; return the whole, or how many seeds there are by now."""
+def _compute(entry: Entry, cache: DiskCache, key: str) -> dict[str, Any]:
+    """Run missing seeds for `TIME_PER_ANSWER_S`, at least one; return the result or the number of finished seeds."""
     start_s, ran = perf_counter(), False
     seeds: list[_Seed] = []
     for seed in SEEDS:
         assert entry.failure.inject is not None
         both = pair(entry.failure.inject, seed)
-        found = _load_seed(entry, both, cache_)
+        found = _load_seed(entry, both, cache)
         if found is None:
             if ran and perf_counter() - start_s > TIME_PER_ANSWER_S:
                 return {"done": len(seeds)}
-            found, ran = _run_and_store(entry, both, cache_), True
+            found, ran = _run_and_store(entry, both, cache), True
         seeds.append(found)
-    told = {
+    data = {
         "plots": plots([seed.healthy for seed in seeds], [seed.broken for seed in seeds]),
         "raised": seeds[0].broken.raised,
         "finding": seeds[0].finding,
@@ -95,8 +93,8 @@ def _compute(entry: Entry, cache_: DiskCache, key: str) -> dict[str, Any]:
         "seeds": len(seeds),
         "updates": len(seeds[0].healthy.curves["loss"][0]),
     }
-    strict: dict[str, Any] = to_json_value(told)
-    cache_.put(key, strict)
+    strict: dict[str, Any] = to_json_value(data)
+    cache.put(key, strict)
     return strict
 
 
@@ -109,26 +107,26 @@ class _Seed(NamedTuple):
 
 
 _RECENT: OrderedDict[str, _Seed] = OrderedDict()
-"""The newest ones by key: where nothing can be cache_, the next question goes on from here all the same."""
+"""The newest ones by key: used when the disk cache cannot be written."""
 
 
-def _load_seed(entry: Entry, both: Pair, cache_: DiskCache) -> _Seed | None:
+def _load_seed(entry: Entry, both: Pair, cache: DiskCache) -> _Seed | None:
     """Return what was run before, by this process or another one."""
     key = _key(entry, both, "one seed")
     if key in _RECENT:
         return _RECENT[key]
-    told = cache_.get(key)
+    data = cache.get(key)
     try:
         return (
-            _Seed(parse_recording(told["healthy"]), parse_recording(told["broken"]), told["finding"]) if told else None
+            _Seed(parse_recording(data["healthy"]), parse_recording(data["broken"]), data["finding"]) if data else None
         )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _run_and_store(entry: Entry, both: Pair, cache_: DiskCache) -> _Seed:
+def _run_and_store(entry: Entry, both: Pair, cache: DiskCache) -> _Seed:
     key, found = _key(entry, both, "one seed"), _run(entry, both)
-    cache_.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
+    cache.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
     _RECENT[key] = found
     while len(_RECENT) > MAX_RECENT:
         _RECENT.popitem(last=False)
@@ -149,7 +147,7 @@ def _run(entry: Entry, both: Pair) -> _Seed:
 
 @lru_cache(maxsize=12)
 def _healthy(text: str, simulation: Simulation) -> Recording:
-    """Run the script as it is: most failures share it. It is watched too, so that its memory can be compared."""
+    """Run the correct script, which most failures share, under the sanitizer too, so that memory is comparable."""
     from trueloop.sanitizer.watch import Watch
 
     return record(text, simulation, partial(_run_watched, Watch(())))
@@ -162,7 +160,7 @@ def _run_watched(watch: Any, play: Play) -> None:
 
 
 def _address(entry: Entry, simulation: Simulation) -> str:
-    """Return the simulator's page with the same settings, this failure in them, and its healthy twin beside."""
+    """Return the simulator's page with the same settings, this failure in them, and a twin run without it."""
     usual: Mapping[str, Any] = asdict(Simulation())
     params = {name: _format_param(value) for name, value in asdict(simulation).items() if value != usual[name]}
     return f"#/simulator?{urlencode({**params, 'bugs': entry.code, 'twin': 1})}"

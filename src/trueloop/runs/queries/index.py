@@ -74,7 +74,7 @@ def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
-    """Pause garbage collection, which would take a quarter of the time: half a million objects are created and unchanged."""
+    """Pause garbage collection, which takes a quarter of the time: half a million objects are kept."""
     running = gc.isenabled()
     gc.disable()
     try:

@@ -27,8 +27,8 @@ class SyncResult:
     """The result of syncing one run."""
 
     outcome: Literal["complete", "copied", "rewritten", "busy", "empty"]
-    """complete: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch; busy:
-    another process is syncing it; empty: no run had started."""
+    """complete: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch;
+    busy: another process is syncing it; empty: no run had started."""
     state: str
     """The end reason in the journal, else "running", "killed" or "unknown"; "" if it was not determined."""
     lines: int

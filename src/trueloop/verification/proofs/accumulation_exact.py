@@ -1,7 +1,7 @@
 """Accumulation over K micro-batches equals the big batch.
 
-A loop that does not divide by K trains with K times the learning rate; one that divides by K gives the samples of a short last
-micro-batch, and the tokens of a short sequence, more weight than the others.
+A loop that does not divide by K trains with K times the learning rate; one that divides by K gives
+the samples of a short last micro-batch, and the tokens of a short sequence, more weight than the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_float, format_percent
-from trueloop.verification.batch_tree import select_samples, split_batch, to_double
+from trueloop.verification.batch_tree import batch_size, select_samples, split_batch, to_double
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze_mode, layers_in_train_mode
 from trueloop.verification.proof import Proof
@@ -45,7 +45,7 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     """
     if context.target.step is None:
         raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
-    batch = context.first_samples(8 * k, least=4)
+    batch = context.first_samples(8 * k, minimum=4)
     k = min(k, batch_size(batch) // 2)
     samples = batch_size(batch) // k * k
     batch = select_samples(batch, slice(0, samples))
@@ -158,10 +158,11 @@ def _batchnorm_note(context: ProofContext, batch: Any, even: list[int], *, doubl
         return ()
     trial = Trial(batch=batch, double=double, batchnorm_frozen=False)
     off = _relative_difference(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
-    return (
+    note = (
         f"BatchNorm ({', '.join(names[:3])}) was in eval mode: with the statistics of each micro-batch the update is "
-        f"{format_percent(off)} off, which no training loop can avoid.",
+        f"{format_percent(off)} off, which no training loop can avoid."
     )
+    return (note,)
 
 
 PROOF = Proof(title="Accumulation equals the big batch", group="training", prove=accumulation_exact)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from trueloop.core.formatting import format_float
-from trueloop.verification.batch_tree import select_samples
+from trueloop.verification.batch_tree import batch_size, select_samples
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.influence import per_sample_outputs, relative_differences, to_best_precision
+from trueloop.verification.influence import call_batch_size, per_sample_outputs, relative_differences, to_best_precision
 from trueloop.verification.model_call import ModelCall, model_outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
@@ -32,7 +32,7 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
     model = context.training_copy().model.eval()
     model_outputs(model, context.call(model, context.batch), context.target.seed)  # the batch size it was written for
     try:
-        _, call = context.aligned_samples(model, samples, least=2)
+        _, call = context.aligned_samples(model, samples, minimum=2)
         exact = to_best_precision(model, call, context.target.seed)
     except RAISED as error:
         return _broken(min(samples, batch_size(context.batch)), 0, _describe_error(error))

@@ -100,10 +100,10 @@ def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple
     calls: dict[Function, tuple[Any, ...]] = {}
     own = {function: vars(function).get("forward") for function in functions}
 
-def recording(function: Function, forward: Any) -> Any:
+    def recording(function: Function, forward: Any) -> Any:
         takes_context = function.setup_context is torch.autograd.Function.setup_context
 
-def record(*args: Any) -> Any:
+        def record(*args: Any) -> Any:
             given = args[1:] if takes_context else args
             calls.setdefault(function, tuple(_detached(each) for each in given))
             return forward(*args)

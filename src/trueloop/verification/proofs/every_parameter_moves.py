@@ -90,7 +90,7 @@ def _unregistered(training: TrainingCopy, batch: object) -> list[str]:
                 for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
                     found.setdefault(id(parameter), place)
     found = {key: place for key, place in found.items() if key not in held}
-if not found:
+    if not found:
         return []
     used = {id(variable) for variable in _leaves(training.mean_loss(batch))}
     return [place for key, place in found.items() if key in used]
@@ -129,12 +129,12 @@ def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[st
     before = {name: parameter.detach().clone() for name, parameter in own.items()}
     largest = dict.fromkeys(own, -1.0)
 
-def recorder(name: str):
-def record(grad: torch.Tensor) -> None:
+    def recorder(name: str):
+        def record(grad: torch.Tensor) -> None:
             values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
             largest[name] = max(largest[name], float(values.abs().max()) if values.numel() else 0.0)
 
-return record
+        return record
 
     handles = [parameter.register_hook(recorder(name)) for name, parameter in own.items()]
     try:

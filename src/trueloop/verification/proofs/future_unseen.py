@@ -21,6 +21,7 @@ from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdic
 from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
 from trueloop.verification.influence import (
     PreciseModel,
+    call_batch_size,
     content_tensors,
     perturb,
     perturb_call,
@@ -69,10 +70,8 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
         training, when = _measure_influence(context, model, batch, positions), "in train mode only"
         seen = training if training.ahead else seen
         if normalised:
-            remarks = (
-                f"In train mode BatchNorm ({', '.join(normalised[:3])}) uses statistics of all positions, including later "
-                "ones; it was in eval mode here.",
-            )
+            names = ", ".join(normalised[:3])
+            remarks = (f"In train mode BatchNorm ({names}) also uses later positions; it was in eval mode here.",)
     picture = Grid(
         title="Influence of positions on outputs",
         rows="output at position",

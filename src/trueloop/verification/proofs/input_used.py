@@ -18,6 +18,7 @@ from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import (
     PreciseModel,
+    call_batch_size,
     perturb,
     perturb_call,
     relative_differences,

@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
+from trueloop.verification.batch_tree import batch_size
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
-from trueloop.verification.batch_tree import map_tensors, batch_size, select_samples, tensors
+from trueloop.verification.batch_tree import batch_size, map_tensors, select_samples, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import disable_dropout
 from trueloop.verification.model_call import is_criterion, split_pair
@@ -53,19 +53,21 @@ class TrainingResult:
     in_time: bool
 
     @property
-def reached_target(self) -> bool:
+    def reached_target(self) -> bool:
         """True where the last loss is at most the target."""
         return self.seen[-1] <= self.target
 
     @property
-def summary(self) -> str:
+    def summary(self) -> str:
         """First and last loss, and the number of updates."""
         ends = f"from {format_float(self.seen[0])} to {format_float(self.seen[-1])}"
         went = "fell" if self.seen[-1] <= self.seen[0] else "went"
         return f"The loss on one batch {went} {ends} in {format_count(len(self.seen) - 1, 'update')}"
 
 
-def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
+def overfits_one_batch(
+    context: ProofContext, *, updates: int = 1000, share: float = 0.1, samples: int = 32
+) -> Evidence:
     """Train on one batch without dropout until a tenth of its loss is left.
 
     A small model cannot overfit many samples: if it fails, four samples are tried, then Adam at a rate of 1e-2. The
@@ -111,7 +113,9 @@ def overfits_one_batch(context: ProofContext, *, updates: int = 1000, share: flo
     )
 
 
-def _retry_easier(context: ProofContext, few: Any, first: TrainingResult, ask: TrainingOptions) -> tuple[TrainingResult, str]:
+def _retry_easier(
+    context: ProofContext, few: Any, first: TrainingResult, ask: TrainingOptions
+) -> tuple[TrainingResult, str]:
     """Retry with a few samples, then with a fast optimizer unless the loss increased."""
     how = f"on {format_count(batch_size(few), 'sample')}"
     trained = _train(context, few, ask)
@@ -124,7 +128,7 @@ def _retry_easier(context: ProofContext, few: Any, first: TrainingResult, ask: T
 
 
 def _check_floor(context: ProofContext, few: Any, trained: TrainingResult, ask: TrainingOptions) -> None:
-    """Raise where a custom loss with unknown minimum depends on the input.
+    """Raise where a custom loss with unknown minimum depends on the input."""
     loss = context.target.loss
     if context.target.floor or is_criterion(loss) or not trained.in_time or not math.isfinite(trained.seen[-1]):
         return
@@ -148,7 +152,9 @@ def _train(context: ProofContext, batch: Any, ask: TrainingOptions) -> TrainingR
         training.model.register_forward_pre_hook(_same_input_hook, with_kwargs=True)
     first = training.measure_loss(batch)
     if first <= floor:
-        raise NotApplicable(f"The first loss, {format_float(first)}, is not above the floor, {format_float(floor)}: give floor=.")
+        raise NotApplicable(
+            f"The first loss, {format_float(first)}, is not above the floor, {format_float(floor)}: give floor=."
+        )
     target = floor + ask.share * (first - floor)
     seen, started, in_time = [first], context.clock(), True
     while len(seen) <= ask.updates and seen[-1] > target and math.isfinite(seen[-1]) and not _has_stalled(seen):

@@ -21,6 +21,7 @@ from trueloop.verification.evidence import Evidence, Grid, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
 from trueloop.verification.influence import (
     PreciseModel,
+    call_batch_size,
     content_tensors,
     per_sample_outputs,
     perturb,
@@ -63,7 +64,7 @@ def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
         samples: number of samples to check.
     """
     model = context.training_copy().model
-    batch, _ = context.aligned_samples(model, samples, least=2)
+    batch, _ = context.aligned_samples(model, samples, minimum=2)
     normalised = layers_in_train_mode(model, BatchNorm)
     evaluated = _measure_leaks(context, model.eval(), batch)
     if evaluated.wrong:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_percent
-from trueloop.verification.batch_tree import leaves, select_samples
+from trueloop.verification.batch_tree import batch_size, leaves, select_samples
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext

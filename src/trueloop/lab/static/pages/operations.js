@@ -118,7 +118,7 @@ export async function mount(root, { params, setParams, announce }) {
     setParams({ ...Object.fromEntries(Object.entries(controls.values).map(([name, value]) => [name, String(value)])), step: String(at) });
   }
 
-  /** The tensors as they are after a step: what has changed since the first, in order. @param {number} at @param {string} kind */
+  /** The tensors after a step: those changed since the first step, in order. @param {number} at @param {string} kind */
   function drawTensors(at, kind) {
     const now = new Map();
     for (const moment of trace.moments.slice(0, at + 1)) {
@@ -152,7 +152,7 @@ export async function mount(root, { params, setParams, announce }) {
     for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));
   }
 
-  /** The cells of a tensor as they are drawn; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
+  /** The drawn cells of a tensor; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
   function cellsOf(name, row, column) {
     const table = tensors.querySelector(`[data-name="${CSS.escape(name)}"] table.cells`);
     const rows = [...(table?.querySelectorAll("tr") ?? [])].filter((_, i) => row === null || i === row);
