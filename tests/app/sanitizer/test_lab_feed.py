@@ -102,7 +102,7 @@ def test_a_folder_that_goes_away_is_a_problem_of_the_report(
     out, _ = capsys.readouterr()
     assert out
     report = json.loads((tmp_path / "r.json").read_text())
-    assert any("hears nothing more" in each or "follow the run" in each for each in report["problems"])
+    assert any("gets no more data" in each or "follow the run" in each for each in report["problems"])
     assert [each["code"] for each in report["findings"]] == ["GRD001"]
 
 
@@ -115,7 +115,7 @@ def test_where_nothing_can_be_written_the_program_runs(
     assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True)) == 0
     out, err = capsys.readouterr()
     assert out
-    assert "the lab hears nothing of this run" in err
+    assert "the lab gets no data of this run" in err
 
 
 def test_a_lab_that_cannot_be_started_is_said(

@@ -62,7 +62,7 @@ def test_a_program_with_everything_wrong_is_not_flooded(capsys: pytest.CaptureFi
         live.print_finding(finding(line, fix=""))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == MAX_FINDINGS + 1
-    assert lines[-1] == "trueloop: there is more; the rest is in the report"
+    assert lines[-1] == "trueloop: more findings are in the report"
 
 
 def test_what_a_program_redirects_is_left_alone(capsys: pytest.CaptureFixture[str]):

@@ -174,5 +174,5 @@ def test_nothing_is_left_of_a_run_that_ended_well(tmp_path: Path):
 def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (first, _) = processes(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         first.write_marker()

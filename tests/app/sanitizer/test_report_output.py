@@ -48,7 +48,7 @@ def test_nobody_to_read_it_is_no_error():
 
 def test_a_fault_of_ours_is_said_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "trueloop.reporting.text", None)
-    assert text(REPORT, base=Path()).startswith("trueloop: 1 error: no optimizer made a step (its report broke: ")
+    assert text(REPORT, base=Path()).startswith("trueloop: 1 error: no optimizer made a step (its report could not be printed: ")
 
 
 def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
