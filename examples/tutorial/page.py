@@ -293,7 +293,7 @@ class Pages:
 
     def broken(self, name: str) -> str:
         """Show the lines of the mistake."""
-        lines = [line for line in self._changes(name, context=3) if not line.startswith("+")]
+        lines = [line for line in self._changes(name, context=2) if not line.startswith("+")]
         texts = dedented([line[1:] for line in lines])
         shown = [text if line else "..." for line, text in zip(lines, texts, strict=True)]
         return fenced("py", shown)  # an excerpt: the tests compile blocks marked "python"
@@ -352,7 +352,12 @@ class Pages:
             (EXAMPLES / script).read_text(encoding="utf-8").splitlines() for script in (twin.script, f"{twin.of}.py")
         ]
         lines = list(difflib.unified_diff(*texts, n=context, lineterm=""))[3:]  # without the names and the first place
-        return ["" if line.startswith("@@") else line for line in lines]
+        lines = ["" if line.startswith("@@") else line for line in lines]
+        while lines[0].strip() == "":
+            del lines[0]
+        while lines[-1].strip() == "":
+            del lines[-1]
+        return lines
 
 
 def dedented(lines: list[str]) -> list[str]:
