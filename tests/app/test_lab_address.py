@@ -37,7 +37,7 @@ def test_a_lab_that_runs_is_found(environment, door):
     assert live_folder(environment).stat().st_mode & 0o077 == 0, "nobody else can say where it is"
 
 
-def test_one_that_has_ended_is_not(environment, door):
+def test_a_lab_that_has_ended_is_not_found(environment, door):
     write_address(environment, door)
     path = live_folder(environment) / ADDRESS_FILE
     told = json.loads(path.read_text())
@@ -45,7 +45,7 @@ def test_one_that_has_ended_is_not(environment, door):
     assert read_address(environment) == "", "its number was given to another process"
 
 
-def test_one_that_does_not_answer_is_not(environment):
+def test_a_lab_that_does_not_answer_is_not_found(environment):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         write_address(environment, taken.getsockname()[1])
@@ -55,14 +55,14 @@ def test_one_that_does_not_answer_is_not(environment):
 @pytest.mark.parametrize(
     "told", ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096]
 )
-def test_what_makes_no_sense_is_not(environment, told):
+def test_an_invalid_address_is_ignored(environment, told):
     folder = live_folder(environment)
     folder.mkdir()
     (folder / ADDRESS_FILE).write_text(told)
     assert read_address(environment) == ""
 
 
-def test_where_nothing_can_be_written_nobody_is_told(tmp_path):
+def test_an_unwritable_address_is_ignored(tmp_path):
     (tmp_path / "trueloop").write_text("in the way")
     write_address({"XDG_RUNTIME_DIR": str(tmp_path)}, 8765)
 
@@ -74,7 +74,7 @@ def children() -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at /proc")
-def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypatch):
+def test_a_started_lab_is_detached(environment, tmp_path, monkeypatch):
     marker = tmp_path / "told.json"
     lab = tmp_path / "lab.py"
     lab.write_text(
@@ -96,7 +96,7 @@ def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypat
     assert children() <= others
 
 
-def test_without_what_it_needs_none_is_started(environment, monkeypatch):
+def test_no_lab_is_started_without_its_packages(environment, monkeypatch):
     monkeypatch.setattr(module, "REQUIRED_PACKAGES", ("no_such_module_here",))
     with pytest.raises(MissingExtra, match=r"trueloop\[lab\]"):
         start_lab(environment, "runs")

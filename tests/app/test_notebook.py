@@ -64,14 +64,14 @@ def test_a_cell_that_raises_is_explained_and_ends_the_watch(cell: Callable[..., 
     assert [finding.code for finding in report.findings] == ["ENV901"]
 
 
-def test_codes_are_chosen(cell: Callable[..., Any]):
+def test_codes_are_selected(cell: Callable[..., Any]):
     text = MODEL + "optimizer.zero_grad()\nmodel.zero_grad()\n"
     assert [finding.code for finding in cell("--select GRD", text).findings] == ["GRD901"]
     assert [finding.code for finding in cell("--ignore=GRD901,MDL", text).findings] == ["MEM901"]
 
 
 @pytest.mark.parametrize("line", ["--nonsense", "train()", "--select"])
-def test_words_that_mean_nothing_are_refused(line: str):
+def test_unknown_words_are_rejected(line: str):
     with pytest.raises(InvalidConfig, match="%%watch does not know"):
         options(line)
 

@@ -24,7 +24,7 @@ def test_error(trueloop_watch):
 def test_note(trueloop_watch):
 {MODEL}    model.half()
 
-def test_unwatched():
+def test_not_watched():
 {MODEL}    optimizer.zero_grad()
 
 def test_its_own_assertion(trueloop_watch):
@@ -53,7 +53,7 @@ choice.catalogue = lambda: entries
 def test_a_test_with_a_silent_failure_fails(tmp_path: Path, forker: Any):
     (tmp_path / "test_training.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "made_up.py").write_text(Path(__file__).with_name("made_up.py").read_text())
+    (tmp_path / "made_up.py").write_text(Path(__file__).parents[1].joinpath("made_up.py").read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     installed = entry_points(group="pytest11", name="trueloop")  # a checkout may be older than its installation
     plugin = [] if installed else ["-p", pytest_plugin.__name__]
@@ -62,7 +62,7 @@ def test_a_test_with_a_silent_failure_fails(tmp_path: Path, forker: Any):
     assert ends == {
         "test_error": "FAILED",
         "test_note": "PASSED",
-        "test_unwatched": "PASSED",
+        "test_not_watched": "PASSED",
         "test_its_own_assertion": "FAILED",
         "test_through_another_fixture": "FAILED",
     }, done.stdout
@@ -70,7 +70,7 @@ def test_a_test_with_a_silent_failure_fails(tmp_path: Path, forker: Any):
     assert "assert (Finding(" in done.stdout, "a test's own failure comes first"
 
 
-def test_an_error_of_torchs_is_explained_in_a_section_of_its_own(tmp_path: Path):
+def test_a_pytorch_error_is_explained_in_its_own_section(tmp_path: Path):
     (tmp_path / "test_training.py").write_text(
         "import pytest\nimport torch\n\n"
         "def test_misfit(trueloop_watch):\n    x = torch.ones(2, 3)\n    x @ x\n\n"
@@ -127,7 +127,7 @@ def test_leaks(trueloop_verify):
 """
 
 
-def test_a_proof_that_is_broken_fails_the_test(tmp_path: Path, forker: Any):
+def test_a_failing_proof_fails_the_test(tmp_path: Path, forker: Any):
     (tmp_path / "test_proving.py").write_text(PROVING)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     installed = entry_points(group="pytest11", name="trueloop")

@@ -153,7 +153,7 @@ def test_without_a_gradient_nothing_is_kept():
     ("change", "words"),
     [
         ({"hidden": torch.zeros(2, 7, WORDS)}, "not the logits"),
-        ({"target": torch.zeros(14, dtype=torch.int64)}, "one word's index per token"),
+        ({"target": torch.zeros(14, dtype=torch.int64)}, "one word index per token"),
         ({"target": torch.zeros(2, 7)}, "The target is float32"),
         ({"weight": torch.zeros(3)}, "there are 11 words"),
         ({"label_smoothing": 1.5}, r"label_smoothing is 1\.5"),

@@ -64,7 +64,7 @@ def test_a_run_that_is_taken_up_again_goes_on_alike(point: Tensor):
     resumed.load_state_dict(json.loads(json.dumps(gradnorm.state_dict())))
     again = [loss * 0.5 for loss in slopes(point, 2.0, 3.0)]
     assert resumed.balance(again, [point]) == gradnorm.balance(again, [point])
-    with pytest.raises(CheckpointError, match="no state of a GradNorm"):
+    with pytest.raises(CheckpointError, match="not the state of a GradNorm"):
         resumed.load_state_dict({"weights": {"a": 1.0}})
 
 

@@ -96,7 +96,7 @@ def test_what_is_read_is_passed_on_where_that_is_asked_for(
     assert main(["explain", "--echo", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == SHAPES
-    assert json.loads(out)["errors"][0]["site"] == {"path": "train.py", "line": 12, "function": "forward"}
+    assert json.loads(out)["errors"][0]["location"] == {"path": "train.py", "line": 12, "function": "forward"}
 
 
 def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -78,7 +78,7 @@ def test_another_artifact_than_expected_is_refused(made_artifacts):
     digest = open_artifact(folder).digest
     assert open_artifact(folder, expected=digest).digest == digest
     assert open_artifact(folder, expected=f"sha256:{digest[:16]}").digest == digest
-    with pytest.raises(CheckpointError, match="another artifact"):
+    with pytest.raises(CheckpointError, match="not the requested artifact"):
         open_artifact(folder, expected="0" * 64)
     with pytest.raises(InvalidConfig, match="too short"):
         open_artifact(folder, expected=digest[:4])

@@ -38,5 +38,5 @@ def test_results_by_name():
     assert list(name_outputs((one, one))) == ["output_0", "output_1"]
     assert list(name_outputs({"logits": one})) == ["logits"]
     for wrong in ("text", (one, None), [], {"a": 1.0}):
-        with pytest.raises(InvalidModel, match="The model gives"):
+        with pytest.raises(InvalidModel, match="The model returns"):
             name_outputs(wrong)

@@ -48,7 +48,7 @@ def test_pictures_that_do_not_fit(tmp_path, picture, words):
 
 def test_what_is_no_picture(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
-    with pytest.raises(InvalidData, match="no picture|cannot be read"):
+    with pytest.raises(InvalidData, match="not a readable image|cannot be read"):
         read_samples(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
@@ -59,7 +59,7 @@ def test_a_file_is_one_input_of_a_shape_that_fits(tmp_path, kind):
     (tmp_path / "a.txt").write_text("a")
     path = tmp_path / {"image": "a.png", "table": "a.csv", "text": "a.txt"}[kind]
     reading = Reading(kind=kind, columns=("a",))
-    with pytest.raises(InvalidConfig, match="takes left, right, and this is one input"):
+    with pytest.raises(InvalidConfig, match="takes left, right, but this is one input"):
         read_samples(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
     if kind == "image":
         with pytest.raises(InvalidConfig, match="which is no picture"):
@@ -92,7 +92,7 @@ def test_tables_with_and_without_names(tmp_path, text):
     [
         ("a,b\n1\n", "Line 2 has 1 cells"),
         ("a,b\n1,x\n", "Line 2 has no number for b"),
-        ("a,b\n1,nan\n", "Line 2 holds NaN"),
+        ("a,b\n1,nan\n", "Line 2 contains NaN"),
         ("a,a\n1,2\n", "one name"),
         ("a,b\n", "no row"),
         ("a,c\n1,2\n", "column 'c'"),
@@ -120,8 +120,8 @@ def test_texts_are_utf8(tmp_path):
     ("shape", "kind", "words"),
     [
         ("(100000000000000,)", "<f8", "no array that can be read: Unable to allocate"),
-        ("(99999999999999999999,)", "<f8", "no array"),
-        ("(True,)", "<f8", "no array"),
+        ("(99999999999999999999,)", "<f8", "not a readable array"),
+        ("(True,)", "<f8", "not a readable array"),
         ("(100000000000000, 0)", "<f8", "no number"),
         ("(100000000000000,)", "|V0", "no number"),
     ],
@@ -140,7 +140,7 @@ def test_models_of_several_inputs_take_them_by_name(tmp_path):
     for text, words in (
         ('{"inputs": {"left": [1, 2]}}', "left, right"),
         ('{"inputs": [1, 2]}', "left, right"),
-        ('{"inputs": {"left": [[1, 2]], "right": [[5, 6], [7, 8]]}}', "as many of each"),
+        ('{"inputs": {"left": [[1, 2]], "right": [[5, 6], [7, 8]]}}', "same number of each"),
     ):
         with pytest.raises((InvalidConfig, InvalidData)) as raised:
             parse_json_samples(two, text)

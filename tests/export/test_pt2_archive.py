@@ -107,7 +107,7 @@ HOSTILE = {
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_what_would_run_is_refused(rewritten, hostile):
-    with pytest.raises(CheckpointError, match="is not opened: it has"):
+    with pytest.raises(CheckpointError, match="was not opened: it contains"):
         refuse_code(hostile(rewritten))
 
 

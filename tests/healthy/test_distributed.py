@@ -36,13 +36,13 @@ def launch(forker: Any, processes: int, *words: str | Path) -> list[Any]:
 
 @pytest.mark.slow(reason="starts several processes")
 @pytest.mark.parametrize("script", ["spawned_ddp.py", "threads_in_parallel.py"])
-def test_a_program_that_starts_others_is_left_in_peace(forker: Any, script: str):
+def test_a_program_that_starts_others_is_not_disturbed(forker: Any, script: str):
     path = HERE / "distributed" / script
     compare(script, launch(forker, 1, "--bare", path)[0], launch(forker, 1, path)[0])
 
 
 @pytest.mark.slow(reason="starts several processes")
-def test_every_rank_is_left_in_peace(forker: Any):
+def test_no_rank_has_findings(forker: Any):
     scripts = ["digits_ddp.py", "several_ways_ddp.py", "sharded_fsdp2.py", "checkpoints_of_rank_0.py"]
     for told in launch(forker, 2, "--both", *(HERE / "distributed" / script for script in scripts)):
         for script, (alone, seen) in zip(scripts, told, strict=True):

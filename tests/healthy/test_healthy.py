@@ -13,7 +13,7 @@ SCRIPTS = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_correct_program_is_left_in_peace(script: Path):
+def test_a_correct_program_has_no_findings(script: Path):
     bare = watching["run"](script, watched=False)
     done = watching["run"](script, watched=True)
     assert bare.printed.strip(), "a script prints its result, or there is nothing to compare"
@@ -25,5 +25,5 @@ def test_a_correct_program_is_left_in_peace(script: Path):
     assert not done.words
 
 
-def test_there_are_enough_of_them():
+def test_there_are_enough_scripts():
     assert len(SCRIPTS) >= 45

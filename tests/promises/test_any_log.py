@@ -46,7 +46,7 @@ LINES = st.lists(PIECES, max_size=20).map("\n".join)
 
 @given(st.one_of(LOGS, LINES))
 @settings(max_examples=150, deadline=None)
-def test_any_log_is_answered(text: str):
+def test_any_log_gets_an_answer(text: str):
     answer = explain_text(text)
     assert answer.has_known_errors == bool(answer.errors or answer.failures or answer.trueloop_errors)
     assert all(told.entry.match(told.error.message) for told in answer.errors)
@@ -55,7 +55,7 @@ def test_any_log_is_answered(text: str):
 
 @given(LINES)
 @settings(max_examples=100, deadline=None)
-def test_a_rank_before_each_line_changes_the_ranks_only(text: str):
+def test_a_rank_prefix_changes_the_ranks_only(text: str):
     bare = re.sub(r"\[rank\d+\]: |3: |2026-11-21T22:00:00Z ", "", text)
     if "\r" in bare or "\x00" in bare:
         return

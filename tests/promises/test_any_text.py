@@ -94,7 +94,7 @@ def test_any_bytes_are_a_file_or_a_notebook(content):
 @pytest.mark.parametrize(
     "text", ["", "\n", "\r\n", "\x0c", "# only a comment", "#!/bin/sh", "\t\n x", "async def f():\n await x\n"]
 )
-def test_texts_that_hold_next_to_nothing(text):
+def test_nearly_empty_files(text):
     holds(text)
 
 

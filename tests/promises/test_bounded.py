@@ -180,7 +180,7 @@ def test_many_updates(whole: Callable[[], Watch]):
 
 
 @pytest.mark.parametrize("make", [tiny, everything, wrong], ids=lambda make: make.__name__)
-def test_many_updates_in_full(
+def test_many_fully_traced_updates(
     make: Callable[[], Callable[[], None]], whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("FIRST", "MOST_BATCHES"):

@@ -161,7 +161,7 @@ RACES: dict[str, Job] = {
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_threads_that_train_beside_each_other_crash_nothing(race: str):
+def test_threads_that_train_concurrently_do_not_crash(race: str):
     """Each in a process of its own, which tells where it was if it ends in a crash."""
     words = [sys.executable, "-X", "faulthandler", __file__, race]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
@@ -191,7 +191,7 @@ def test_watches_of_several_threads(whole: Callable[[], Watch]):
 
 
 @forks
-def test_a_forked_child_trains_unwatched_and_the_parent_goes_on(whole: Callable[[], Watch]):
+def test_a_forked_child_is_not_traced_and_the_parent_goes_on(whole: Callable[[], Watch]):
     alone = train(3)
     with whole() as watch:
         train(1)
@@ -207,7 +207,7 @@ def test_a_forked_child_trains_unwatched_and_the_parent_goes_on(whole: Callable[
 
 
 @forks
-def test_a_forked_child_may_watch_for_itself(whole: Callable[[], Watch]):
+def test_a_forked_child_may_start_its_own_watch(whole: Callable[[], Watch]):
     def act() -> bool:
         reports = []
         for updates in (5, 4):
@@ -224,7 +224,7 @@ def test_a_forked_child_may_watch_for_itself(whole: Callable[[], Watch]):
 
 
 @forks
-def test_a_watch_that_began_before_the_fork_may_end_in_the_child(whole: Callable[[], Watch]):
+def test_a_watch_from_before_the_fork_may_stop_in_the_child(whole: Callable[[], Watch]):
     before = nn.Module.__call__, torch.autograd.backward
     watch = whole()
 
@@ -311,7 +311,7 @@ def test_spawned_workers(whole: Callable[[], Watch], tmp_path: Path):
 
 
 @forks
-def test_an_error_in_a_worker_is_the_programs(whole: Callable[[], Watch]):
+def test_an_error_in_a_worker_is_the_programs_error(whole: Callable[[], Watch]):
     class Failing(Squares):
         def __getitem__(self, index: int) -> Tensor:
             if index == 6:
@@ -422,7 +422,7 @@ class Speechless(Exception):
         raise ZeroDivisionError
 
 
-def test_what_goes_wrong_in_here_may_be_an_error_that_cannot_say_itself(whole: Callable[[], Watch]):
+def test_an_error_may_fail_to_format_itself(whole: Callable[[], Watch]):
     class Model(nn.Linear):
         def modules(self) -> Any:
             raise Speechless
@@ -471,7 +471,7 @@ def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]
                 sys.setrecursionlimit(usual)
 
 
-def test_a_method_that_the_program_has_mocked_is_called_as_it_would_be(whole: Callable[[], Watch]):
+def test_a_mocked_method_is_called_unchanged(whole: Callable[[], Watch]):
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with mock.patch.object(torch.optim.Optimizer, "zero_grad") as mocked:
         with whole():
@@ -479,7 +479,7 @@ def test_a_method_that_the_program_has_mocked_is_called_as_it_would_be(whole: Ca
         mocked.assert_called_once_with()
 
 
-def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(whole: Callable[[], Watch]):
+def test_seeds_during_another_threads_batch_do_not_count(whole: Callable[[], Watch]):
     """As by a program that seeds every update, with a thread that draws ahead."""
     current_loader_pass, seeded = threading.Event(), threading.Event()
 

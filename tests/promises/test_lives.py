@@ -261,7 +261,7 @@ PROGRAMS = [updates, batches, trials, states, recurrent, strangers, errors]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_all_die_when_they_would(program: Callable[[Lives], None], whole: Callable[[], Watch]):
+def test_all_objects_are_freed_as_usual(program: Callable[[Lives], None], whole: Callable[[], Watch]):
     def notes(watch: Watch | None) -> Alive:
         torch.manual_seed(0)
         lives = Lives()
@@ -279,7 +279,7 @@ def test_all_die_when_they_would(program: Callable[[Lives], None], whole: Callab
     assert notes(whole()) == bare
 
 
-def test_a_reference_too_many_would_be_seen():
+def test_an_extra_reference_would_be_detected():
     kept, lives = [], Lives()
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
@@ -295,7 +295,7 @@ def test_a_reference_too_many_would_be_seen():
     assert lives.notes != plain.notes
 
 
-def test_with_the_watch_all_that_was_seen_may_go(whole: Callable[[], Watch]):
+def test_all_objects_are_freed_after_the_watch(whole: Callable[[], Watch]):
     """Not even a report, its findings and the judge behind them hold anything of the program."""
     lives = Lives()
     with whole() as watch:

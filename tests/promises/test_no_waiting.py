@@ -208,7 +208,7 @@ def test_on_the_cpu_numbers_are_read(program: Callable[[], None], whole: Callabl
     assert len(places) > 20
 
 
-def test_used_gradients_are_found_without_waiting_for_healthy_ones(whole: Callable[[], Watch]):
+def test_used_gradients_are_found_without_synchronising(whole: Callable[[], Watch]):
     """Gradients that were never cleared are found all the same; then, when that is all but certain, a norm is read."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -49,11 +49,11 @@ def test_the_verdict_says_why(run: Callable[[str], Report], code: str):
 
 
 @pytest.mark.parametrize("code", JUDGED)
-def test_what_shapes_and_names_tell_is_found(run: Callable[[str], Report], code: str):
+def test_broadcasts_are_found_by_shapes_and_names(run: Callable[[str], Report], code: str):
     assert {found.code for found in run(BAD[code]).findings} == {code}
 
 
-def test_differences_by_hand_are_not_judged(run: Callable[[str], Report]):
+def test_hand_written_differences_are_not_judged(run: Callable[[str], Report]):
     by_hand = BAD["LOS003"].replace(
         "nn.functional.mse_loss(model(inputs), targets)", "(model(inputs) - targets).abs().mean()"
     )

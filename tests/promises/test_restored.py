@@ -265,7 +265,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_torch_is_as_it_was(way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]):
+def test_pytorch_is_unchanged(way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]):
     way(whole)  # whatever torch does to itself on the way is done now
     before = snapshot()
     way(whole)
@@ -311,7 +311,7 @@ def interrupt(*args: Any) -> None:
     [interrupted_while_it_begins, interrupted_while_it_ends, interrupted_between_two_states],
     ids=lambda way: way.__name__,
 )
-def test_torch_is_as_it_was_also_after_an_interruption(
+def test_pytorch_is_restored_also_after_an_interruption(
     way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]
 ):
     before = snapshot()
@@ -319,7 +319,7 @@ def test_torch_is_as_it_was_also_after_an_interruption(
     assert changed(before, snapshot()) == []
 
 
-def test_while_somebody_watches_it_is_not(whole: Callable[[], Watch]):
+def test_pytorch_is_patched_during_a_watch(whole: Callable[[], Watch]):
     """The snapshot sees each kind of replacement: attributes of modules and classes, code, cells, hooks."""
     before = snapshot()
     with whole():
@@ -340,7 +340,7 @@ def test_while_somebody_watches_it_is_not(whole: Callable[[], Watch]):
         assert name in now
 
 
-def test_in_the_light_state_less_is_replaced_than_in_full(whole: Callable[[], Watch]):
+def test_sampled_tracing_replaces_less_than_full_tracing(whole: Callable[[], Watch]):
     before = snapshot()
     with whole() as watch:
         full = changed(before, snapshot())
@@ -353,7 +353,7 @@ def test_in_the_light_state_less_is_replaced_than_in_full(whole: Callable[[], Wa
     assert "torch.nn.functional.cross_entropy.__code__" not in lightly
 
 
-def test_the_programs_own_objects_have_nothing_on_them(whole: Callable[[], Watch]):
+def test_user_objects_are_not_modified(whole: Callable[[], Watch]):
     things = train(2)
     before = own(things)
     model, optimizer = things[:2]
@@ -366,7 +366,7 @@ def test_the_programs_own_objects_have_nothing_on_them(whole: Callable[[], Watch
     assert own(things) == before
 
 
-def test_what_somebody_else_replaces_meanwhile_stays(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
+def test_replacements_by_other_code_remain(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
     calls: list[str] = []
     before = torch.autograd.backward
 

@@ -265,7 +265,7 @@ def test_every_bit_is_the_same(script: Callable[[], list[Any]], whole: Callable[
     assert ends(script, None) == bare, "watching has left something behind"
 
 
-def test_a_difference_would_be_seen(whole: Callable[[], Watch]):
+def test_a_difference_would_be_detected(whole: Callable[[], Watch]):
     """One draw more, or one bit of one weight, makes another digest."""
 
     def one_draw_more() -> list[Any]:
@@ -286,7 +286,7 @@ def test_a_difference_would_be_seen(whole: Callable[[], Watch]):
     assert ends(one_bit_more, None)[0][1:] == plain[0][1:]
 
 
-def test_the_generators_are_not_touched_by_starting_and_stopping(whole: Callable[[], Watch]):
+def test_starting_and_stopping_do_not_use_generators(whole: Callable[[], Watch]):
     before = bits([torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state())])
     with whole():
         pass

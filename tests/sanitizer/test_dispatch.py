@@ -61,7 +61,7 @@ def at(line: int, **fields: Any) -> Evidence:
     return Evidence(message=f"line {line}", location=SourceLocation("train.py", line), **fields)
 
 
-def test_a_finding_is_told_once_and_counted():
+def test_a_finding_is_reported_once_and_counted():
     told: list[Finding] = []
     judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=told.append)
     for update in (3, 4, 5):
@@ -72,7 +72,7 @@ def test_a_finding_is_told_once_and_counted():
     assert finding.fix == "The page's fix."
 
 
-def test_places_and_what_they_are_about_are_told_apart():
+def test_findings_are_distinguished_by_line_and_key():
     judge = DetectorDispatcher(
         [failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])]
     )
@@ -84,7 +84,7 @@ def test_places_and_what_they_are_about_are_told_apart():
     ]
 
 
-def test_the_gravest_come_first():
+def test_the_most_severe_come_first():
     judge = DetectorDispatcher([
         failure(lambda event: at(1), code="MEM901", severity=Severity.NOTE),
         failure(lambda event: at(2), severity=Severity.ERROR),
@@ -93,7 +93,7 @@ def test_the_gravest_come_first():
     assert [finding.severity for finding in judge.findings()] == [Severity.ERROR, Severity.NOTE]
 
 
-def test_a_detector_that_raises_is_out_and_the_others_go_on():
+def test_a_detector_that_raises_is_disabled_and_the_others_go_on():
     troubles: list[str] = []
 
     def breaks(event: Any) -> Evidence:
@@ -108,7 +108,7 @@ def test_a_detector_that_raises_is_out_and_the_others_go_on():
     assert judge.verdicts()[0] == FailureVerdict("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
 
 
-def test_a_detector_that_is_to_be_roused_sees_nothing_before():
+def test_a_detector_receives_nothing_before_its_activating_event():
     seen: list[Event] = []
 
     def observe(event: Any) -> Evidence | None:
@@ -125,7 +125,7 @@ def test_a_detector_that_is_to_be_roused_sees_nothing_before():
     assert sorted(finding.location.line for finding in judge.findings() if finding.location) == [4, 9]
 
 
-def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
+def test_a_detector_that_raises_on_activation_is_disabled():
     seen: list[Event] = []
 
     def breaks(event: Any) -> Iterable[Evidence]:
@@ -160,7 +160,7 @@ def test_verdicts(watched: WatchedFailure, verdict: Verdict):
     assert bool(judged.reason) == (verdict in (Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE))
 
 
-def test_what_nobody_wants_to_hear_of_is_counted_once():
+def test_a_suppressed_finding_is_counted_once():
     told: list[Finding] = []
     judge = DetectorDispatcher(
         [failure(lambda event: at(7))], on_finding=told.append, is_suppressed=lambda code, site: True
@@ -171,7 +171,7 @@ def test_what_nobody_wants_to_hear_of_is_counted_once():
     assert judge.verdicts()[0].verdict is Verdict.NOT_JUDGED
 
 
-def test_a_program_with_too_many_faults_has_the_rest_counted():
+def test_findings_beyond_the_limit_are_counted():
     lines = iter(range(1, 10**6))
     told: list[Finding] = []
     judge = DetectorDispatcher([failure(lambda event: at(next(lines)))], on_finding=told.append)
@@ -181,7 +181,7 @@ def test_a_program_with_too_many_faults_has_the_rest_counted():
     assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other lines")]
 
 
-def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():
+def test_a_listed_finding_is_counted_even_when_the_list_is_full():
     lines = iter([*range(1, MAX_FINDINGS_PER_FAILURE + 1), 1, 1])
     judge = DetectorDispatcher([failure(lambda event: at(next(lines)))])
     for update in range(MAX_FINDINGS_PER_FAILURE + 2):
@@ -189,7 +189,7 @@ def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():
     assert {finding.count for finding in judge.findings()} == {1, 3}
 
 
-def test_only_what_is_wanted_is_heard():
+def test_detectors_receive_only_subscribed_events():
     seen: list[Any] = []
     judge = DetectorDispatcher([failure(seen.append, moments=(ModeSet,))])
     judge.dispatch(gap())
@@ -197,7 +197,7 @@ def test_only_what_is_wanted_is_heard():
     assert [type(event) for event in seen] == [ModeSet]
 
 
-def test_what_torch_does_not_tell_is_not_judged():
+def test_unreadable_graphs_are_not_judged():
     judge = DetectorDispatcher([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
     judge.dispatch(gap())
     assert [each.verdict for each in judge.verdicts({TracingGap: "torch is silent"})] == [

@@ -33,7 +33,7 @@ def test_it_is_called_once_after_the_import(module: str):
     assert heard == [True]
 
 
-def test_a_module_that_is_there_is_heard_of_at_once():
+def test_an_imported_module_calls_back_immediately():
     heard: list[str] = []
     before = list(sys.meta_path)
     on_import("sys", lambda: heard.append("sys"))
@@ -41,7 +41,7 @@ def test_a_module_that_is_there_is_heard_of_at_once():
     assert sys.meta_path == before
 
 
-def test_searching_is_not_loading(module: str):
+def test_find_spec_is_not_an_import(module: str):
     heard: list[str] = []
     on_import(module, lambda: heard.append(module))
     assert importlib.util.find_spec(module)
@@ -51,7 +51,7 @@ def test_searching_is_not_loading(module: str):
     assert heard == [module]
 
 
-def test_nothing_of_it_is_left(module: str):
+def test_nothing_is_left_behind(module: str):
     before = list(sys.meta_path)
     on_import(module, lambda: None)
     loaded = importlib.import_module(module)
@@ -61,7 +61,7 @@ def test_nothing_of_it_is_left(module: str):
     assert loaded.__spec__.loader is loaded.__loader__
 
 
-def test_it_can_be_called_off(module: str):
+def test_the_callback_can_be_cancelled(module: str):
     before = list(sys.meta_path)
     heard: list[str] = []
     leave = on_import(module, lambda: heard.append(module))
@@ -72,7 +72,7 @@ def test_it_can_be_called_off(module: str):
     assert not heard
 
 
-def test_a_module_that_does_not_exist_is_missing_as_ever():
+def test_a_missing_module_raises_as_usual():
     on_import("no_such_module_at_all", lambda: None)()
     leave = on_import("no_such_module_at_all", lambda: None)
     with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
@@ -80,7 +80,7 @@ def test_a_module_that_does_not_exist_is_missing_as_ever():
     leave()
 
 
-def test_a_module_that_breaks_while_loading_may_be_tried_again(module: str, tmp_path: Path):
+def test_a_module_that_fails_to_import_may_be_retried(module: str, tmp_path: Path):
     heard: list[str] = []
     on_import(module, lambda: heard.append(module))
     path = tmp_path / f"{module}.py"

@@ -28,7 +28,7 @@ def codes(launched: LaunchResult) -> list[str]:
     return [finding.code for finding in launched.report.findings]
 
 
-def test_what_is_found_is_told_at_once_and_in_the_report(
+def test_findings_are_published_immediately_and_reported(
     program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     path = program(MODEL + "optimizer.zero_grad()\nprint('after')\nmodel.zero_grad()\n")
@@ -120,7 +120,7 @@ def test_a_program_that_watches_itself_is_watched_twice(
     assert [finding.location and finding.location.line for finding in ended.report.findings] == [6, 8]
 
 
-def test_a_broken_attachment_is_said_and_the_program_runs(
+def test_a_failed_attachment_is_reported_and_the_program_runs(
     program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def broken() -> None:
@@ -134,7 +134,7 @@ def test_a_broken_attachment_is_said_and_the_program_runs(
     assert ended.report.problems == (ended.nothing,)
 
 
-def test_who_hears_of_findings_and_breaks_does_not_break_the_program(program: Callable[..., Path]):
+def test_a_failing_listener_does_not_break_the_program(program: Callable[..., Path]):
     def broken(finding: Finding) -> None:
         raise RuntimeError("cannot print")
 
@@ -159,7 +159,7 @@ def test_a_forked_child_does_not_report(program: Callable[..., Path]):
     assert codes(ended) == ["GRD901"]
 
 
-def test_workers_of_loaders_are_not_watched(program: Callable[..., Path]):
+def test_loader_workers_are_not_traced(program: Callable[..., Path]):
     path = program(
         """\
         import torch

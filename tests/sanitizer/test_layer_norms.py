@@ -37,7 +37,7 @@ def test_parameters_of_one_layer_are_one_row():
     assert (found.updates, found.layers, found.norms) == ((0,), ("encoder.0", "scale"), ((5.0,), (1.0,)))
 
 
-def test_what_was_not_stepped_is_told_from_what_is_not_a_number():
+def test_unstepped_layers_differ_from_nan():
     first, second = named("a.weight", "b.weight")
     layers = LayerNormRecorder()
     layers.add(step(0, {first: 1.0}))
@@ -52,7 +52,7 @@ def test_what_was_not_stepped_is_told_from_what_is_not_a_number():
     assert layers.newest() == (2, ["a", "b"], [math.inf, 0.0])
 
 
-def test_layers_of_one_name_are_told_apart_by_their_optimizer():
+def test_equal_layer_names_are_distinguished_by_optimizer():
     critic, maker = named("0.weight", "0.weight")
     layers = LayerNormRecorder()
     layers.add(step(0, {critic: 1.0}))
@@ -62,7 +62,7 @@ def test_layers_of_one_name_are_told_apart_by_their_optimizer():
     assert found.layers == ("Adam: 0", "SGD: 0")
 
 
-def test_a_better_name_is_taken_over():
+def test_a_better_name_replaces_the_first():
     parameter = Ref("Parameter", "0.weight")
     layers = LayerNormRecorder()
     layers.add(step(0, {parameter: 1.0}))
@@ -86,7 +86,7 @@ def test_memory_is_bounded():
     assert found.norms[-1][0] == pytest.approx(2.0), "four layers of norm 1"
 
 
-def test_a_watched_run_tells_them_by_the_names_in_the_model():
+def test_a_run_records_norms_by_layer_names():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     seen: list[float] = []

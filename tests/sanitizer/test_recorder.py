@@ -94,7 +94,7 @@ def test_the_time_of_an_update_is_split():
     ] == pytest.approx([1.0, 0.1, 0.2, 0.3, 0.2])
 
 
-def test_what_a_closure_does_is_counted_once():
+def test_a_closures_time_is_counted_once():
     recorder = Recorder()
     for update in range(3):
         hear(recorder, call(update, update + 0.3, seconds=0.3))
@@ -115,7 +115,7 @@ def test_shares_add_up_to_no_more_than_everything():
     assert rate.data_share + rate.forward_share + rate.backward_share + rate.optimizer_share <= 1 + 1e-9
 
 
-def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
+def test_update_time_is_measured_between_bursts():
     recorder = Recorder()
     for update in range(4):
         hear(recorder, step(update, update * 1.0))
@@ -133,7 +133,7 @@ def sweep(recorder: Recorder, update: int, begun_s: float) -> None:
     hear(recorder, call(update, begun_s + 8.5, seconds=8.0))
 
 
-def test_a_validation_sweep_is_no_part_of_an_update():
+def test_a_validation_pass_is_not_part_of_an_update():
     recorder = Recorder()
     for update in range(4):  # in full: one update a second, a sweep behind the second one
         now = update + (9.0 if update > 1 else 0.0)
@@ -146,7 +146,7 @@ def test_a_validation_sweep_is_no_part_of_an_update():
     assert (rate.update_s, rate.forward_share) == (1.0, 0.25)
 
 
-def test_a_stretch_ends_where_a_sweep_begins():
+def test_a_stretch_ends_at_an_evaluation_pass():
     recorder = Recorder()
     hear(recorder, step(0, 0.0))
     hear(recorder, step(1, 1.0))
@@ -159,7 +159,7 @@ def test_a_stretch_ends_where_a_sweep_begins():
     assert rate.update_s == 0.5
 
 
-def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
+def test_a_few_updates_between_two_bursts_are_not_timed():
     recorder = Recorder()
     hear(recorder, step(0, 0.0))
     hear(recorder, step(1, 1.0))
@@ -170,7 +170,7 @@ def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
     assert rate.update_s == 1.0
 
 
-def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
+def test_an_evaluation_in_every_update_is_part_of_it():
     recorder = Recorder()
     for update in range(3):
         hear(recorder, step(update, 10.0 * update))
@@ -180,7 +180,7 @@ def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
     assert (rate.update_s, rate.forward_share) == (10.0, 0.8)
 
 
-def test_modes_within_an_update_are_no_sweeps():
+def test_mode_changes_within_an_update_are_no_evaluation():
     recorder = Recorder()
     for update in range(3):
         hear(recorder, made(ModeSet, update, update - 0.5, module=NET, training=True, changed=True))
@@ -192,7 +192,7 @@ def test_modes_within_an_update_are_no_sweeps():
     assert rate.update_s == 0.5
 
 
-def test_the_time_spent_watching_is_no_part_of_an_update():
+def test_tracing_overhead_is_not_part_of_an_update():
     recorder = Recorder()
     for update in range(4):
         hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
@@ -209,7 +209,7 @@ def test_nothing_is_known_before_the_second_update():
     assert recorder.timing() is None
 
 
-def test_every_series_is_told_by_its_update():
+def test_every_series_has_its_updates():
     recorder = Recorder()
     for update in range(3):
         hear(recorder, backward(update, update, value=None if update == 1 else math.nan if update else 0.5))

@@ -63,7 +63,7 @@ CURIOUS = """\
 """
 
 
-def test_a_script_sees_what_it_would_see_under_python(here: Path):
+def test_a_script_runs_as_under_python(here: Path):
     write(here / "sub" / "script.py", '"""Words."""\n' + textwrap.dedent(CURIOUS))
     plain = python("sub/script.py", "--flag", "x", stdin="typed")
     ours = under_us("target='sub/script.py', arguments=('--flag', 'x')", stdin="typed")
@@ -72,7 +72,7 @@ def test_a_script_sees_what_it_would_see_under_python(here: Path):
     assert not (here / "sub" / "__pycache__").exists()
 
 
-def test_a_module_sees_what_it_would_see_under_python(here: Path):
+def test_a_module_runs_as_under_python(here: Path):
     write(here / "package" / "__init__.py", "")
     write(here / "package" / "job.py", CURIOUS)
     plain = python("-m", "package.job", "--flag", stdin="typed")
@@ -117,7 +117,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("text", FAILING.values(), ids=FAILING.keys())
-def test_it_fails_with_pythons_words_and_code(here: Path, text: str, capsys: pytest.CaptureFixture[str]):
+def test_it_fails_with_pythons_message_and_code(here: Path, text: str, capsys: pytest.CaptureFixture[str]):
     (here / "script.py").write_text(text)
     plain = python("script.py")
     ended = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
@@ -134,7 +134,7 @@ def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], ProgramResul
     return Seen(ended.code, out, err)
 
 
-def test_a_broken_hook_of_the_programs_hides_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_failing_user_hook_hides_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "import sys\nsys.excepthook = lambda *e: {}['oops']\n1 / 0\n")
     seen = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert seen.code == 1
@@ -142,7 +142,7 @@ def test_a_broken_hook_of_the_programs_hides_nothing(here: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("name", ["no_such_module_at_all", "package", "email", ".relative"])
-def test_a_module_that_cannot_run_is_pythons_to_explain(here: Path, name: str, capsys: pytest.CaptureFixture[str]):
+def test_a_module_that_cannot_run_gives_pythons_error(here: Path, name: str, capsys: pytest.CaptureFixture[str]):
     write(here / "package" / "__init__.py", "")
     seen = in_process(capsys, lambda: run_program(ProgramCommand(target=name, module=True)))
     assert seen == python("-m", name)
@@ -158,7 +158,7 @@ def test_an_interruption_is_130_with_its_traceback(here: Path, capsys: pytest.Ca
     )
 
 
-def test_threads_exit_functions_and_pools_end_in_pythons_order(here: Path):
+def test_threads_exit_functions_and_pools_end_in_order(here: Path):
     write(
         here / "script.py",
         """\
@@ -197,7 +197,7 @@ def test_os_exit_leaves_at_once(here: Path):
     assert under_us("target='script.py'") == Seen(9, "x\n", "")
 
 
-def test_who_is_told_of_an_error_is_told_before_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]):
+def test_errors_are_reported_before_they_are_printed(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "1 / 0\n")
     heard: list[tuple[BaseException, str]] = []
     ended = run_program(
@@ -214,7 +214,7 @@ def test_who_is_told_of_an_error_is_told_before_it_is_printed(here: Path, capsys
     assert len(heard) == 1
 
 
-def test_frames_of_the_watching_are_hidden_wherever_they_are(tmp_path: Path):
+def test_internal_frames_are_hidden_everywhere(tmp_path: Path):
     import trueloop
 
     ours = Path(os.path.dirname(trueloop.__file__)) / "tracing" / "hooks" / "made_up.py"
@@ -238,7 +238,7 @@ def test_frames_of_the_watching_are_hidden_wherever_they_are(tmp_path: Path):
     assert error.__cause__ is not None
     names = [[frame.f_code.co_name for frame in frames(each)] for each in (error, error.__cause__)]
     assert names == [
-        ["test_frames_of_the_watching_are_hidden_wherever_they_are", "fail_again"],
+        ["test_internal_frames_are_hidden_everywhere", "fail_again"],
         ["fail_again", "fail"],
     ]
 

@@ -98,7 +98,7 @@ def test_a_stretch_is_watched_and_reported_with_its_curves():
     assert not report.problems
 
 
-def test_numbers_wait_until_enough_are_there_or_somebody_asks():
+def test_numbers_are_processed_in_batches_or_on_request():
     with Watch(WATCHED) as watch:
         clear(BATCHED_EVENTS - 1)
         assert len(watch._pending) == BATCHED_EVENTS - 1
@@ -111,7 +111,7 @@ def test_numbers_wait_until_enough_are_there_or_somebody_asks():
     assert len(watch.report().series["live_graphs"].values) == 4 * BATCHED_EVENTS + 1
 
 
-def test_nested_watches_judge_on_their_own():
+def test_nested_watches_have_their_own_findings():
     with Watch(WATCHED) as outer:
         clear(1)
         with Watch(WATCHED) as inner:
@@ -122,14 +122,14 @@ def test_nested_watches_judge_on_their_own():
     )
 
 
-def test_torch_is_as_it_was_afterwards():
+def test_pytorch_is_restored_afterwards():
     before = torch.optim.Optimizer.zero_grad
     with Watch(WATCHED):
         assert torch.optim.Optimizer.zero_grad is not before
     assert torch.optim.Optimizer.zero_grad is before
 
 
-def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_recorder_is_disabled_and_detectors_go_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "trueloop.sanitizer.recorder.Recorder._graphs", lambda self, event: (_ for _ in ()).throw(KeyError("x"))
     )
@@ -141,7 +141,7 @@ def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: p
     assert report.problems == ("the numbers of the run are no longer recorded: KeyError: 'x'",)
 
 
-def test_an_error_of_the_program_is_heard_with_its_line():
+def test_an_error_of_the_program_is_reported_with_its_line():
     with Watch(WATCHED) as watch:
         try:
             torch.zeros(2) @ torch.zeros(3)
@@ -152,7 +152,7 @@ def test_an_error_of_the_program_is_heard_with_its_line():
     assert finding.location.path == __file__
 
 
-def test_what_is_watched_later_does_not_change_a_report():
+def test_later_watches_do_not_change_a_report():
     first = Watch([])
     assert first.start() is None
     assert first.report().seconds < first.report().seconds, "it is still going on"
@@ -161,7 +161,7 @@ def test_what_is_watched_later_does_not_change_a_report():
         assert first.report() is report
 
 
-def test_nothing_is_heard_of_what_is_done_aside():
+def test_a_paused_watch_ignores_events():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     with Watch([]) as watch:
         optimizer.zero_grad()
@@ -173,7 +173,7 @@ def test_nothing_is_heard_of_what_is_done_aside():
     assert watch.report().updates == 2
 
 
-def test_a_model_that_is_known_early_has_the_first_number(made_up: None):
+def test_a_model_named_early_has_the_first_number(made_up: None):
     watch, models = Watch(WATCHED), [torch.nn.Linear(2, 1) for _ in range(2)]
     watch.start()
     try:

@@ -27,7 +27,7 @@ def watched() -> Report:
     return watch.report()
 
 
-def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPatch):
+def test_untraceable_events_are_not_judged_with_a_reason(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(nn.Module, "zero_grad")
     before = Optimizer.zero_grad
     report = watched()
@@ -43,7 +43,7 @@ def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPa
     assert any(each.verdict is Verdict.PASSED for each in report.verdicts)
 
 
-def test_the_next_watch_trusts_torch_again():
+def test_the_next_watch_installs_all_hooks_again():
     report = watched()
     assert not report.problems
     assert not [each for each in report.verdicts if "this version of torch" in each.reason]

@@ -23,7 +23,7 @@ class Net(nn.Module):
             registry.name_parameters(part)
 
 
-def test_it_is_the_module_whose_method_runs_and_those_around():
+def test_modules_of_running_methods_are_found():
     net, other = Net(), Net()
     both = nn.ModuleList([net, other])
     assert net.found_by(net.head) == [net, both]
@@ -42,14 +42,14 @@ def test_parameters_have_their_names_in_the_largest():
     assert list(system) == ["net"]
 
 
-def test_a_parameter_of_its_own_has_none():
+def test_a_separate_parameter_has_no_enclosing_module():
     registry, layer = Registry(), nn.Linear(2, 1)
     registry.name_parameters(layer)
     assert registry.ref(layer.weight).name == "weight"
     assert registry.parameter_ref(nn.Parameter(torch.ones(2))).name == "Parameter 2"
 
 
-def test_who_is_asked_for_names_of_parameters_is_not_numbered():
+def test_searching_for_names_does_not_number_modules():
     registry, first, second = Registry(), nn.Linear(2, 1), nn.Linear(2, 1)
     registry.name_parameters(first)
     assert [registry.ref(each).name for each in (second, first)] == ["Linear", "Linear 2"]

@@ -56,14 +56,14 @@ def ended(*parts):
     return [each for one in told(*parts) for each in one.passes]
 
 
-def test_a_sweep_between_updates_and_one_at_the_end():
+def test_evaluation_passes_between_updates_and_at_the_end():
     found = ended(update(), sweep(), update(), sweep(batches=3), END)
     assert [(one.loader, one.batches, len(one.calls)) for one in found] == [(HELD_OUT, 2, 2), (HELD_OUT, 3, 3)]
     assert found[0].models == [MODEL]
     assert not any(one.repeated for one in found)
 
 
-def test_nothing_is_told_before_what_follows_is_known():
+def test_nothing_is_returned_before_what_follows_is_known():
     assert ended(update(), sweep()) == []
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_told_before_what_follows_is_known():
         "a sum over an epoch", "left by break", "not watched after it", "no model",
     ],
 )  # fmt: skip
-def test_no_sweep(parts):
+def test_no_evaluation_pass(parts):
     assert ended(*parts) == []
 
 
@@ -104,7 +104,7 @@ def test_the_same_batch_again():
     assert [one.repeated for one in ended(update(), sweep(within=[call(TEACHER, None)]), END)] == [False]
 
 
-def test_nothing_of_the_program_is_kept():
+def test_no_object_of_the_program_is_kept():
     sweeps = EvaluationPassTracker()
     for one in [*update(), *sweep(batches=MAX_CALLS + 5)[:-1], call(live_module=object(), output=object())]:
         sweeps.observe(one)
@@ -125,7 +125,7 @@ def left(*parts):
 PART = sweep(batches=3)[:-1]
 
 
-def test_a_pass_left_early_is_told_when_its_loader_starts_again_or_the_run_ends():
+def test_a_pass_left_early_is_returned_at_the_next_start_or_the_end():
     assert left(update(), PART, update()) == []
     assert left(update(), PART, update(), PART) == [(HELD_OUT, 3)]
     assert left(update(), PART, update(), update(), END) == [(HELD_OUT, 3)]
@@ -145,7 +145,7 @@ def test_a_pass_left_early_is_told_when_its_loader_starts_again_or_the_run_ends(
     ],
     ids=["it goes on", "trained on", "once more", "not watched", "a batch twice", "one batch", "before training"],
 )
-def test_what_may_go_on_or_be_meant_is_not_told_as_left_early(parts):
+def test_open_or_intended_passes_are_not_left_early(parts):
     assert left(*parts) == []
 
 
@@ -158,7 +158,7 @@ def measured(*parts):
 TRAINING = [event(BackwardStarted, loader=TRAIN), event(BackwardEnded, reached_parameters=WEIGHTS[MODEL])]
 
 
-def test_a_trained_model_is_measured_on_another_loader():
+def test_a_trained_model_is_evaluated_on_another_loader():
     assert measured(TRAINING, sweep(), TRAINING, sweep(OTHER)) == [(HELD_OUT, TRAIN), (OTHER, TRAIN)]
 
 
@@ -174,5 +174,5 @@ def test_a_trained_model_is_measured_on_another_loader():
     ],
     ids=["before training", "a teacher", "the training loader", "trained on", "left by break", "no model"],
 )
-def test_nothing_is_measured(parts):
+def test_nothing_is_evaluated(parts):
     assert measured(*parts) == []

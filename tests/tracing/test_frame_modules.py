@@ -64,14 +64,14 @@ def test_the_module_whose_forward_it_is():
         assert model.__dict__.get("_modules").pop("found") is model
 
 
-def test_an_inherited_one():
+def test_an_inherited_attribute():
     model = Child()
     model.forward(1)
     assert model._modules.pop("found") is model
     assert model._modules.pop("own") is model
 
 
-def test_others_of_that_name():
+def test_other_variables_of_that_name():
     assert NoModule().forward(1) is None
     assert forward(nn.Linear(1, 1)) is None
     assert owner_of(sys._getframe()) is None
@@ -90,7 +90,7 @@ def test_nothing_is_kept():
     assert Wide().forward()
 
 
-def test_methods_of_a_module_and_what_stands_in_them():
+def test_methods_of_a_module_and_functions_within():
     FRAMES.clear()
     Child().step(1)
     assert FRAMES == [True]

@@ -14,7 +14,7 @@ class Thing:
     pass
 
 
-def test_they_are_all_there():
+def test_all_scripts_exist():
     one, two = 1, "b"
     found = variables(sys._getframe())
     assert (found["one"], found["two"]) == (one, two)
@@ -29,7 +29,7 @@ def test_nothing_is_kept_by_the_frame():
     assert known() is None
 
 
-def test_what_the_program_was_given_does_not_change():
+def test_arguments_of_the_program_do_not_change():
     first = 1
     given = locals()
     second = 2
@@ -40,7 +40,7 @@ def test_what_the_program_was_given_does_not_change():
     assert (first, second) == (1, 2)
 
 
-def test_under_a_debugger_the_functions_variables_stay():
+def test_variables_are_kept_under_a_debugger():
     """At a breakpoint torch is called from within a trace function; then what is in the dictionary is put back."""
     seen: list[Any] = []
 
@@ -63,7 +63,7 @@ def test_under_a_debugger_the_functions_variables_stay():
     assert seen
 
 
-def test_where_coverage_is_measured_they_are_read_all_the_same():
+def test_variables_are_read_under_coverage():
     def trace(tracer: object, frame: Any, event: str, argument: Any) -> None:
         return None
 
@@ -79,7 +79,7 @@ def test_where_coverage_is_measured_they_are_read_all_the_same():
     assert found == {"word": 1}
 
 
-def test_what_somebody_else_holds_is_not_emptied():
+def test_a_shared_dictionary_is_not_cleared():
     """As a shell does that was opened here, by a function that is not called ``locals``."""
     first = 1
     frame: Any = sys._getframe()
@@ -89,7 +89,7 @@ def test_what_somebody_else_holds_is_not_emptied():
     assert (found["first"], held["first"], first) == (1, 1, 1)
 
 
-def test_a_modules_own_are_its_dictionary():
+def test_module_variables_are_its_dictionary():
     space: dict[str, Any] = {"sys": sys}
     exec("frame = sys._getframe()\nx = 1", space)
     assert variables(space.pop("frame")) is space

@@ -84,7 +84,7 @@ def test_never_clearing_is_found_at_the_second_step(window):
     assert found == [0, 4, 4]
 
 
-def test_clearing_half_of_the_model_is_found_in_the_other_half():
+def test_clearing_half_of_the_model_is_reported_for_the_other_half():
     loop, found = Loop(), []
     for _ in range(3):
         loop.backward()
@@ -94,7 +94,7 @@ def test_clearing_half_of_the_model_is_found_in_the_other_half():
 
 
 @pytest.mark.parametrize("clear", [c for name, c in CLEARS.items() if name != "decayed"])
-def test_adding_to_a_used_gradient_is_no_mistake_until_the_step(clear):
+def test_adding_to_a_used_gradient_is_fine_until_the_step(clear):
     """A GAN: the generator's pass reaches the discriminator, which clears before its own."""
     loop = Loop()
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_no_value_is_read_on_a_device():
     assert found == [0, 2]
 
 
-def test_what_is_gone_is_forgotten():
+def test_freed_objects_are_forgotten():
     loop = Loop()
     loop.backward()
     loop.step()

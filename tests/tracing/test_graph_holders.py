@@ -101,12 +101,12 @@ def filled():
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_global():
+def test_a_global_variable():
     words = [holder.description for holder in find_holders(lambda node: True)]
     assert f"KEPT[*] (global, {__file__.rpartition('/')[2]})" in words
 
 
-def test_what_has_no_old_graph_is_not_named():
+def test_variables_without_old_graphs_are_not_named():
     loss, plain = graph(), torch.ones(2)
     values, number = [loss.detach(), loss.item()], 3
     assert not find_holders(lambda node: False)
@@ -114,7 +114,7 @@ def test_what_has_no_old_graph_is_not_named():
     del plain, values, number
 
 
-def test_the_one_with_the_most_comes_first_and_five_are_enough():
+def test_holders_are_sorted_and_limited_to_five():
     few, many = [graph()], [graph() for _ in range(4)]
     a, b, c, d, e = (graph() for _ in range(5))
     told = find_holders(lambda node: True)
@@ -123,7 +123,7 @@ def test_the_one_with_the_most_comes_first_and_five_are_enough():
     del few, many, a, b, c, d, e
 
 
-def test_code_of_the_programs_own_is_not_called():
+def test_user_code_is_not_called():
     class Touchy:
         """Raises whatever is asked of it."""
 
@@ -156,7 +156,7 @@ def test_code_of_the_programs_own_is_not_called():
     del touchy, own
 
 
-def test_rings_end():
+def test_cyclic_structures_end():
     ring = [graph()]
     ring.append(ring)
     deep = [[[[[[[[[[graph()]]]]]]]]]]

@@ -7,7 +7,7 @@ import torch
 from trueloop.tracing.graph_leaves import find_freed_part, graph_leaves, sequence_number
 
 
-def test_the_parts_of_a_graph_that_are_used_up():
+def test_freed_parts_of_a_graph():
     weight = torch.ones(2, requires_grad=True)
     hidden = (weight * 2).tanh()
     first, second = hidden.exp().sum(), hidden.sin().sum()

@@ -70,7 +70,7 @@ def logits() -> torch.Tensor:
         ),
     ],
 )
-def test_every_loss_of_torchs_own_is_known_by_its_mean(make, kind: str, count: float | None):
+def test_every_pytorch_loss_is_recognised_by_its_mean(make, kind: str, count: float | None):
     for divisor in (1, 4):
         found = one(make(logits()) / divisor)
         assert (found.kind, found.reduction) == (kind, "mean")
@@ -93,7 +93,7 @@ def test_a_sum_is_a_sum(make, kind: str):
     assert (found.kind, found.reduction, found.count, found.gradient_weight) == (kind, "sum", None, 0.25)
 
 
-def test_a_mean_over_some_samples_only_is_not_told_as_a_mean():
+def test_a_mean_over_some_samples_is_not_reported_as_a_mean():
     kept = torch.tensor([1.0, 0.0, 1.0, 0.0])
     found = one((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
     assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
@@ -101,7 +101,7 @@ def test_a_mean_over_some_samples_only_is_not_told_as_a_mean():
     assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
 
 
-def test_what_made_the_input_is_named_without_views_and_casts():
+def test_input_operations_are_named_without_views_and_casts():
     assert one(F.cross_entropy(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
     flat = logits().view(2, 2, 3).softmax(-1).view(-1, 3)
     assert one(F.cross_entropy(flat, Y)).input_operations == ("softmax", "addmm")
@@ -114,7 +114,7 @@ def test_what_made_the_input_is_named_without_views_and_casts():
 
 
 @pytest.mark.reads_saved
-def test_targets_and_what_they_leave_out_are_told():
+def test_targets_and_ignored_targets_are_read():
     targets = torch.tensor([0, 2, 1, 2])
     probe = LossProbe(F.cross_entropy(logits(), targets, ignore_index=2))
     (found,) = probe.losses()
@@ -144,7 +144,7 @@ LOSSES = [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss, pytest.param(sq
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("noted")
 @pytest.mark.parametrize("loss", LOSSES)
-def test_predictions_and_targets_that_were_paired_are_told(loss):
+def test_paired_predictions_and_targets_are_reported(loss):
     assert one(loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
     assert one(loss(logits()[:, 0], T[:, :1])).broadcast == ((4,), (4, 1))
     assert one(loss(T[:, 0], logits()[:, :1])).broadcast == ((4, 1), (4,))
@@ -153,7 +153,7 @@ def test_predictions_and_targets_that_were_paired_are_told(loss):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("noted")
 @pytest.mark.parametrize("loss", LOSSES[:4])
-def test_pairs_on_purpose_are_not(loss):
+def test_intended_pairs_are_not_reported(loss):
     assert one(loss(logits()[:, 0].unsqueeze(1), T[:, 0])).broadcast is None
     assert one(loss(logits()[:, :1], T[:, :1])).broadcast is None
     assert one(loss(logits()[:, :1], T[:, 0].expand(4, 4))).broadcast == ((4, 1), (4, 4))
@@ -162,18 +162,18 @@ def test_pairs_on_purpose_are_not(loss):
 
 @pytest.mark.reads_saved
 @pytest.mark.filterwarnings("ignore")
-def test_without_a_note_of_the_shapes_only_differences_prove_it():
+def test_without_recorded_shapes_only_differences_prove_it():
     assert one(F.mse_loss(logits()[:, :1], T[:, 0])).broadcast is None
     assert one(F.l1_loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
     assert one(F.l1_loss(logits()[:, :1], torch.rand(4, 4))).broadcast is None
 
 
-def test_a_squared_error_by_hand_is_not_taken_for_a_loss():
+def test_a_hand_written_squared_error_is_no_loss():
     assert seen(((logits() - T) ** 2).mean()) == []
     assert seen(((logits()[:, :1] - torch.rand(4, 4)) ** 2).mean()) == []
 
 
-def test_many_losses_are_told_with_their_own_weights():
+def test_many_losses_have_their_own_weights():
     z = logits()
     penalty = sum((p**2).sum() for p in MODEL.parameters())
     total = F.cross_entropy(z, Y) + 0.3 * F.mse_loss(z, T) + 1e-3 * penalty
@@ -186,13 +186,13 @@ def test_many_losses_are_told_with_their_own_weights():
     ] * 5
 
 
-def test_the_factor_of_a_scaler_is_taken_out():
+def test_the_scaler_factor_is_divided_out():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     (found,) = seen(scaler.scale(F.cross_entropy(logits(), Y) / 2), scale=1024.0)
     assert found.gradient_weight == 0.5
 
 
-def test_a_walk_is_bounded_and_stays_out_of_models():
+def test_the_search_is_bounded_and_stays_out_of_models():
     x = X
     for _ in range(500):
         x = x + 1.0 * MODEL.weight.sum()
@@ -215,11 +215,11 @@ class Opaque(torch.autograd.Function):
         return torch.zeros_like(ctx.saved_tensors[0])
 
 
-def test_a_function_of_the_programs_own_is_opaque_as_a_compiled_one_is():
+def test_a_custom_function_is_as_opaque_as_a_compiled_one():
     assert seen(Opaque.apply(logits())) == []
 
 
-def test_hooks_on_saved_tensors_do_not_run_for_it():
+def test_saved_tensor_hooks_do_not_run():
     unpacked = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(1) or t):
         loss = F.cross_entropy(logits().softmax(1), Y)
@@ -247,7 +247,7 @@ class Canary:
         self.dead.append(True)
 
 
-def test_nothing_stays_on_the_graph_and_no_graph_is_kept():
+def test_nothing_remains_on_the_graph_and_no_graph_is_kept():
     loss = F.cross_entropy(logits(), Y)
     probe = LossProbe(loss)
     loss.backward(retain_graph=True)
@@ -265,7 +265,7 @@ def test_nothing_stays_on_the_graph_and_no_graph_is_kept():
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
-def test_gradients_are_those_without_it_also_when_differentiated_twice():
+def test_gradients_are_unchanged_also_when_differentiated_twice():
     def grads(watched: bool) -> list[torch.Tensor]:
         MODEL.zero_grad()
         loss = F.cross_entropy(logits(), Y) / 3
@@ -280,7 +280,7 @@ def test_gradients_are_those_without_it_also_when_differentiated_twice():
     assert all(map(torch.equal, grads(watched=True), grads(watched=False)))
 
 
-def test_on_a_device_that_would_have_to_be_waited_for_nothing_is_read():
+def test_nothing_is_read_on_an_asynchronous_device():
     model = nn.Linear(5, 3, device="meta")
     loss = F.cross_entropy(model(torch.empty(4, 5, device="meta")), torch.empty(4, dtype=torch.long, device="meta"))
     found = one(loss)

@@ -35,7 +35,7 @@ def test_each_parameter_comes_once():
     assert same(parameters_and_modes(flat)[0], flat.parameters())
 
 
-def test_a_module_within_itself_and_one_of_very_many(monkeypatch):
+def test_a_module_within_itself_and_very_many_modules(monkeypatch):
     model = nn.Sequential(nn.Linear(1, 1))
     model[0].whole = model
     monkeypatch.setattr(model_structure, "MAX_MODULES", 8)
@@ -58,7 +58,7 @@ def test_modes():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*torch.jit.script:FutureWarning")
-def test_a_compiled_script_keeps_its_fields_elsewhere():
+def test_torchscript_stores_its_fields_elsewhere():
     model = torch.jit.script(nn.Sequential(nn.Linear(2, 1), nn.ReLU()))
     assert len(parameters_and_modes(model)[0]) == 2
     assert parameters_and_modes(model)[1].training

@@ -6,7 +6,7 @@ from torch import nn
 from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
 
 
-def test_a_change_shows():
+def test_a_change_is_detected():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     before = snapshot_parameters(model, {"0.weight", "1.bias", "gone"})
     assert before.keys() == {"0.weight", "1.bias"}
@@ -17,7 +17,7 @@ def test_a_change_shows():
     assert (after["1.bias"] == before["1.bias"], after["0.weight"] == before["0.weight"]) == (True, False)
 
 
-def test_a_part_knows_the_names_that_the_whole_gives():
+def test_a_submodule_maps_names_of_the_model():
     model = nn.Sequential(nn.Linear(2, 1))
     assert snapshot_parameters(model, {"body.0.weight"}) == snapshot_parameters(model, {"0.weight"})
     assert [local_name({"0.weight"}, name) for name in ("0.weight", "a.b.0.weight", "a.weight", "")] == [

@@ -143,7 +143,7 @@ def test_warnings_are_those_of_the_program_alone_and_name_the_same_lines(call: C
     assert watched == alone
 
 
-def test_a_swapped_function_keeps_what_is_known_of_it():
+def test_a_swapped_function_keeps_its_metadata():
     before = inspect.signature(F.mse_loss), inspect.getsource(F.mse_loss), F.mse_loss.__code__
     function = F.mse_loss
     with watch():
@@ -154,7 +154,7 @@ def test_a_swapped_function_keeps_what_is_known_of_it():
     assert not hasattr(F.mse_loss, "__wrapped__")
 
 
-def test_a_swapped_function_that_is_just_being_called_ends_well_when_it_is_put_back():
+def test_a_running_swapped_function_finishes_after_restoring():
     """Another thread may do so at any moment; here it is done as soon as the call has begun."""
     patches, before, called = Patches(), F.mse_loss.__code__, list[str]()
 
@@ -175,13 +175,13 @@ def test_a_swapped_function_that_is_just_being_called_ends_well_when_it_is_put_b
     assert loss == 1
 
 
-def test_no_replacement_says_that_it_comes_from_a_file():
+def test_no_replacement_has_a_real_file_name():
     with watch():
         for owner, name in ((StepLR, "step"), (nn.Module, "__call__"), (torch, "save"), (DataLoader, "__iter__")):
             assert not os.path.exists(getattr(owner, name).__code__.co_filename)
 
 
-def test_what_an_interrupt_has_left_is_put_back_by_the_next_call():
+def test_restoring_continues_after_an_interrupt():
     class Owner:
         first = second = third = staticmethod(len)
 

@@ -19,7 +19,7 @@ def on_other_thread(act: Callable[[], object]) -> object:
     return found[0]
 
 
-def test_the_first_to_ask_trains_and_no_other_as_long_as_it_runs():
+def test_the_first_thread_is_the_training_thread_while_it_runs():
     program = ProgramState()
     assert program.is_training_thread()
     assert on_other_thread(program.is_training_thread) is False
@@ -28,14 +28,14 @@ def test_the_first_to_ask_trains_and_no_other_as_long_as_it_runs():
     assert not program.is_other_thread()
 
 
-def test_where_it_has_ended_another_one_takes_over():
+def test_another_thread_takes_over_after_the_end():
     program = ProgramState()
     assert on_other_thread(program.is_training_thread) is True
     assert program.training_thread is None
     assert program.is_training_thread()
 
 
-def test_of_many_that_ask_at_once_one_is_told_so():
+def test_only_one_of_many_threads_becomes_the_training_thread():
     program = ProgramState()
     start, asked, told = threading.Barrier(4), threading.Barrier(4), list[bool]()
 
@@ -57,7 +57,7 @@ def test_of_many_that_ask_at_once_one_is_told_so():
     assert sorted(told) == [False, False, False, True]
 
 
-def test_a_number_is_never_given_to_another_thread():
+def test_a_thread_number_is_never_reused():
     """Python's own are: a thread that has ended has often the one of the next."""
     program = ProgramState()
     numbers = [on_other_thread(program.thread_number) for _ in range(20)]
@@ -65,7 +65,7 @@ def test_a_number_is_never_given_to_another_thread():
     assert program.thread_number() == program.thread_number()
 
 
-def test_with_the_thread_goes_what_was_its_own():
+def test_thread_state_ends_with_the_thread():
     program, told = ProgramState(), list[str]()
     program.on_thread_change.append(lambda: told.append("forgotten"))
     parameter = torch.ones(1, requires_grad=True)
@@ -104,7 +104,7 @@ def test_a_watch_of_another_session_does_not_end_this_one():
     assert program.training_thread == threading.get_ident()
 
 
-def test_backward_on_another_thread_is_noted_but_not_torchs_own():
+def test_a_second_thread_is_detected_but_not_pytorchs_own():
     program = ProgramState()
     program.is_training_thread()
     on_other_thread(program.detect_second_thread)

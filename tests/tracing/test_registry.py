@@ -21,7 +21,7 @@ def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
     assert registry.refs(things[:3]) == first
 
 
-def test_an_object_in_the_place_of_one_that_is_gone_is_another():
+def test_a_new_object_at_a_reused_address_is_another():
     registry = Registry()
     thing = torch.zeros(1)
     old = registry.refs([thing])
@@ -30,7 +30,7 @@ def test_an_object_in_the_place_of_one_that_is_gone_is_another():
     assert registry.refs([torch.zeros(1)]) != old
 
 
-def test_sets_that_may_never_come_together_again_are_not_remembered():
+def test_sets_that_hardly_repeat_are_not_cached():
     """Units that die and come to life, experts that are chosen: 2 ** n sets of n objects."""
     registry, things = Registry(), [torch.zeros(1) for _ in range(6)]
     whole = registry.refs(things)

@@ -43,7 +43,7 @@ def test_subsets_wrappers_and_samplers_lead_to_one_dataset():
     assert indices(DataLoader(TABLE, batch_sampler=BatchSampler(SequentialSampler(TABLE), 2, False))) == (TABLE, None)
 
 
-def test_what_cannot_be_told_is_not():
+def test_unknown_values_are_none():
     class Mine(SequentialSampler):
         pass
 
@@ -72,7 +72,7 @@ def test_different_rows_of_few_levels_have_different_digests():
         assert len(numbers.unique()) == len(table.unique(dim=0))
 
 
-def test_a_sampler_derived_from_torchs_gives_all_if_it_gives_as_many():
+def test_a_subclassed_sampler_of_full_length_returns_all_samples():
     class Seeded(torch.utils.data.RandomSampler):
         pass
 

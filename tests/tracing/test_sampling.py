@@ -45,7 +45,7 @@ def seen() -> Iterator[Seen]:
     assert not seen.attachment.stream.problems
 
 
-def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Seen):
+def test_the_first_updates_are_traced_in_full_then_bursts(seen: Seen):
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.01)
     for update in range(400):
@@ -60,7 +60,7 @@ def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Se
     assert seen.count(TracingGap) > 0
 
 
-def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+def test_checks_become_rare_in_a_long_run_of_fast_updates(seen: Seen, monkeypatch: pytest.MonkeyPatch):
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.01)
     stream, looked = seen.attachment.stream, list[int]()
@@ -82,7 +82,7 @@ def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen:
     stream.periodic_checks.clear()
 
 
-def test_windows_of_many_batches_are_seen_whole(seen: Seen):
+def test_windows_of_many_batches_are_fully_traced(seen: Seen):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(600, 2)), 1)
@@ -94,7 +94,7 @@ def test_windows_of_many_batches_are_seen_whole(seen: Seen):
     assert (seen.count(BackwardEnded), seen.count(StepTaken), seen.count(TracingGap)) == (600, 3, 0)
 
 
-def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):
+def test_full_tracing_ends_also_without_an_optimizer(seen: Seen):
     weight = torch.ones(1, requires_grad=True)
     for _ in range(MAX_BACKWARDS + 50):
         (weight * weight).sum().backward()
@@ -105,7 +105,7 @@ def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):
     assert not seen.attachment.stream.full_tracing
 
 
-def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+def test_changes_of_structure_are_traced_within_the_budget(seen: Seen, monkeypatch: pytest.MonkeyPatch):
     sampling = seen.attachment.sampling
     weight = nn.Parameter(torch.ones(1))
 
@@ -128,7 +128,7 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
     assert train(20) == 0, "nothing more can be afforded"
 
 
-def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
+def test_sampled_tracing_does_not_use_the_budget_of_bursts(seen: Seen):
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.01)
     stream, sampling = seen.attachment.stream, seen.attachment.sampling

@@ -31,7 +31,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.reads_saved
-def test_it_is_the_very_memory():
+def test_both_share_memory():
     node = loss().grad_fn
     found = saved_tensor(node, "target")
     assert found is not None
@@ -61,7 +61,7 @@ def test_hooks_of_the_program_do_not_run():
     assert (unreadable_reason(node, "target"), ran) == (BEHIND_HOOKS, [])
 
 
-def test_what_is_freed_is_gone():
+def test_freed_objects_are_gone():
     total = loss()
     total.backward()
     assert saved_tensor(total.grad_fn, "target") is None
@@ -71,14 +71,14 @@ def test_what_is_freed_is_gone():
 
 
 @pytest.mark.usefixtures("untold")
-def test_a_version_that_does_not_tell_is_named_and_the_rest_is_known():
+def test_an_unsupported_version_is_named_and_the_rest_is_read():
     (found,) = LossProbe(loss()).losses()
     assert (found.kind, found.shape, found.count, found.targets) == ("cross_entropy", (4, 3), None, None)
     assert found.unreadable_reason == UNSUPPORTED_TORCH
 
 
 @pytest.mark.usefixtures("untold")
-def test_there_a_softmax_over_something_else_is_still_known_as_such():
+def test_a_softmax_over_another_dimension_is_still_recognised():
     scores = torch.randn(4, 3, requires_grad=True) * 1
     (found,) = LossProbe(F.cross_entropy(scores.softmax(0), Y)).losses()
     assert found.input_operations[0] == "softmax_elsewhere"
@@ -87,7 +87,7 @@ def test_there_a_softmax_over_something_else_is_still_known_as_such():
 
 
 @pytest.mark.usefixtures("untold")
-def test_there_a_divergence_and_smoothed_labels_are_still_known():
+def test_kl_div_and_label_smoothing_are_still_recognised():
     logits = torch.randn(4, 3, requires_grad=True) * 1
     (found,) = LossProbe(F.kl_div(F.log_softmax(logits, 1), torch.rand(4, 3), reduction="sum")).losses()
     assert (found.kind, found.shape) == ("kl_div", (4, 3))

@@ -54,5 +54,5 @@ def test_calls_are_caught(net, classes):
 
 def test_a_loss_that_goes_around_the_call_is_told(net, classes):
     subject = ProofTarget(model=net(), loss=lambda model, batch: model.forward(batch[0]).sum())
-    with pytest.raises(NotApplicable, match="does not call the model"):
+    with pytest.raises(NotApplicable, match="does not call model"):
         capture_call(subject, subject.model, classes)

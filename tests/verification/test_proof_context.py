@@ -91,7 +91,7 @@ def test_an_optimizer_of_another_model_is_refused(net):
     bench = ProofContext(ProofTarget(model=net(), optimizer=torch.optim.SGD(net().parameters(), lr=0.1)))
     with pytest.raises(InvalidConfig, match="holds no parameter of the model"):
         bench.training_copy()
-    with pytest.raises(InvalidConfig, match="gave int"):
+    with pytest.raises(InvalidConfig, match="returned int"):
         ProofContext(ProofTarget(model=net(), optimizer=lambda _: 3)).training_copy()
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_copied_is_told(classes):
             raise TypeError("cannot pickle '_thread.lock' object")
 
     bench = ProofContext(ProofTarget(model=Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes))
-    with pytest.raises(InvalidModel, match="Give a function that makes the model"):
+    with pytest.raises(InvalidModel, match="Give a function that creates the model"):
         bench.training_copy()
     made = ProofContext(ProofTarget(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)).training_copy()
     assert isinstance(made.model, Holding)
@@ -139,5 +139,5 @@ def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
 
 
 def test_a_lazy_model_is_told():
-    with pytest.raises(InvalidModel, match="weight has no size yet"):
+    with pytest.raises(InvalidModel, match="weight is uninitialized"):
         ProofContext(ProofTarget(model=nn.LazyLinear(3)))

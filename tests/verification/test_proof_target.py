@@ -19,7 +19,7 @@ def test_a_subject_is_made_of_what_a_build_function_returns():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (3, "int is nothing that can be verified"),
+        (3, "int cannot be verified"),
         ({"loss": None}, "no model"),
         ({"model": nn.Linear(1, 1), "optimiser": None}, "Did you mean optimizer"),
         ({"model": 3}, "model is int"),

@@ -35,8 +35,8 @@ def write_address(environment: Mapping[str, str], port: int) -> None:
     try:
         ensure_private_folder(folder)
         temporary = folder / f"{ADDRESS_FILE}.{os.getpid()}"
-        told = {"port": port, "pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
-        temporary.write_text(json.dumps(told), encoding="ascii")
+        record = {"port": port, "pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
+        temporary.write_text(json.dumps(record), encoding="ascii")
         temporary.replace(folder / ADDRESS_FILE)
     except OSError:
         return
@@ -48,8 +48,8 @@ def read_address(environment: Mapping[str, str]) -> str:
     if not is_private_folder(folder):
         return ""
     try:
-        told: Any = parse_json((folder / ADDRESS_FILE).read_bytes()[:4096])
-        port, pid, mark = int(told["port"]), int(told["pid"]), str(told["mark"])
+        record: Any = parse_json((folder / ADDRESS_FILE).read_bytes()[:4096])
+        port, pid, mark = int(record["port"]), int(record["pid"]), str(record["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     if not 0 < port < 65536 or not is_alive(pid, mark):
@@ -94,9 +94,9 @@ def _free_port() -> int:
 
 
 def _spawn_detached(command: list[str], log: Path) -> None:
-    with log.open("wb") as told:
+    with log.open("wb") as output:
         os.chmod(log, 0o600)  # noqa: PTH101 - of the file that is open
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": told, "stderr": told, "cwd": log.parent}
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": log.parent}
         if os.name == "posix":
             shell = ["/bin/sh", "-c", '"$@" &', "sh", *command]
             subprocess.run(shell, start_new_session=True, check=True, **streams)  # noqa: S603 - a constant command

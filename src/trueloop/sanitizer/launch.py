@@ -57,7 +57,7 @@ def launch(
     Args:
         program: what to run.
         selection: the failures to watch for.
-        on_finding: called with each finding as soon as it is certain.
+        on_finding: called with each new finding.
         stop_on_error: end the program at the first finding of severity error.
         observer: follows the run while it is in progress.
     """

@@ -1,4 +1,4 @@
-"""The gradient's norm of each layer over the run, in bounded memory: which layer vanishes, which one explodes."""
+"""Records the gradient norm of each layer over the run in bounded memory, to find vanishing or exploding layers."""
 
 from __future__ import annotations
 

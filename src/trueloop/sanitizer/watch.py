@@ -66,7 +66,7 @@ class Watch:
 
     Args:
         catalogue: the failures to watch for.
-        on_finding: called with each finding as soon as it is certain.
+        on_finding: called with each new finding.
         is_suppressed: whether a comment or a setting suppresses a code at a line.
         errors: the PyTorch errors that can be explained, by their kind.
         observer: follows the run while it is in progress.

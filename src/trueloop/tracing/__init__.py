@@ -1,1 +1,1 @@
-"""The sanitizer: sees what a training script does, and judges it by the catalogue."""
+"""Traces a training script: hooks into PyTorch, the events they emit, and state derived from events."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.tracing.events import BatchNormSingleSample, RecurrentLayerCalled
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 INSPECTED_LAYERS: Final = (_BatchNorm, nn.RNNBase)
 MAX_SHAPES: Final = 64  # of one recurrent layer's inputs: no loader has batches of so many sizes

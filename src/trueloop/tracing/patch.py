@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 MISSING: Any = object()
 REPLACEMENT: Final = "the replacement"
-HIDDEN_FILE: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
+HIDDEN_FILE: Final = "<trueloop, hidden from warnings as importlib._bootstrap is>"
 """File name of replacements. Python does not count frames with "importlib" and "_bootstrap" in their file name for the
 ``stacklevel`` of a warning, so PyTorch's warnings still name the program's lines."""
 
@@ -36,7 +36,7 @@ class Patches:
             owner: a class or module.
             name: name of a function in it, own or inherited.
             make: gets the original, returns the replacement, which must check that tracing is active, since it
-                remains in use if other code has wrapped it meanwhile.
+                remains in use if other code has wrapped it.
 
         Raises:
             TypeError: the program has replaced it by something that is no method, such as a mock; it is unchanged.

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
 from trueloop.tracing.nonfinite.replay import RecordedCall
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_CALLS: Final = 4  # a model, its loss, and the same of an adversary
 

@@ -245,7 +245,9 @@ class LoaderComparison:
 
     def _check_scaling(self, loaders: list[tuple[Ref, list[DatasetPart]]]) -> None:
         single = [(ref, parts[0]) for ref, parts in loaders if len(parts) == 1]
-        moments = {id(base): _moments(base) for base in {id(part.base): part.base for _, part in single}.values()}
+        moments = {
+            id(base): _column_moments(base) for base in {id(part.base): part.base for _, part in single}.values()
+        }
         for bases in _groups([id(part.base) for _, part in single]):
             tables = [table for base in bases if (table := moments[base]) is not None]
             whole = bool(tables) and len(tables) == len(bases)
@@ -338,7 +340,7 @@ class _Moments(NamedTuple):
     whole: Tensor
 
 
-def _moments(base: Any) -> _Moments | None:
+def _column_moments(base: Any) -> _Moments | None:
     table = _inputs(base)
     if table is None:
         return None

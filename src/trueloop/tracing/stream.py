@@ -71,7 +71,7 @@ class EventStream:
         self.active = False
         """Some listener is subscribed. Every replacement of a PyTorch function checks this first."""
         self.overhead_s = 0.0
-        """Time spent in hooks and listeners, as far as it is timed."""
+        """Timed overhead of hooks and listeners."""
         self.problems: list[str] = []
         self.request_full_tracing: Callable[[], None] = lambda: None
         """Called by a hook that sees a change of structure: trace the next updates in full."""

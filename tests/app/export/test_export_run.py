@@ -119,11 +119,11 @@ def test_what_cannot_be_answered_is_told(artifact, tmp_path, capsys):
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     for words, told in (
         ([str(tmp_path / "rows.csv")], "Did you mean 'mean radius'"),
-        ([str(tmp_path / "objects.npy")], "no array"),
+        ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
         (["picture.png"], "is no file that this model reads"),
         ([], "nothing to answer"),
-        (["rows.npy", "--digest", "0" * 64], "another artifact"),
+        (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):
         assert main(["predict", str(artifact), *words]) == 1
         assert told in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_the_best_checkpoint_before_the_target_is_copied(made):
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
     assert [each.update for each in folder.checkpoints()] == [4, 6]
     assert rolled.notes == [
-        "The journal does not say with which settings the run was started: add those you gave then."
+        "The journal does not record the settings of the command: add those you passed then."
     ]
     shutil.rmtree(source / "checkpoints" / "update-000000004")
     assert "of update 4, is gone" in roll_back(source, "6").notes[0]
@@ -73,14 +73,14 @@ def test_a_deleted_best_is_named_with_the_best_remaining(made):
     source = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 6))
     with pytest.raises(CheckpointError, match=r"of update 4 \(val/loss 0.3\), is missing") as caught:
         roll_back(source, "best")
-    assert caught.value.fix == "The best of those that are there is --to 6 (val/loss 0.4)."
+    assert caught.value.fix == "The best available checkpoint is --to 6 (val/loss 0.4)."
     assert [path.name for path in made.root.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("to", "error", "message"),
     [
-        ("5", CheckpointError, "There is no whole checkpoint of update 5"),
+        ("5", CheckpointError, "There is no complete checkpoint of update 5"),
         ("first", InvalidConfig, "--to is 'first'"),
         ("-1", InvalidConfig, "--to is '-1'"),
         ("²", InvalidConfig, "--to is '²'"),
@@ -97,7 +97,7 @@ def test_an_invalid_target_is_refused(made, to, error, message):
 
 def test_a_run_without_a_usable_checkpoint_is_refused(made):
     source = made.run("a")
-    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
         roll_back(source, "last")
     path = made.save(source, 6)
     data = bytearray((path / "model.safetensors").read_bytes())
@@ -206,7 +206,7 @@ def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
         "trueloop", "train", "my recipe.py:build", "--run-dir", str(rolled.run_dir), "--epochs", "9",
         "--checkpoint.mirror", "none",
     ]  # fmt: skip
-    assert "stays its own" in rolled.notes[0]
+    assert "keeps its mirror" in rolled.notes[0]
 
 
 def test_a_run_from_python_says_how_to_resume_it(made):

@@ -26,8 +26,8 @@ def copied(monkeypatch):
     """The synced runs; results or errors by name."""
     seen, answers = [], {}
 
-    def copy(run_dir, target, *, again):
-        seen.append((run_dir.name, target.address, again))
+    def copy(run_dir, target, *, rewrite):
+        seen.append((run_dir.name, target.address, rewrite))
         answer = answers.get(run_dir.name, SyncResult(outcome="copied", state="finished", lines=3))
         if isinstance(answer, Exception):
             raise answer
@@ -70,11 +70,11 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
 @pytest.mark.parametrize(
     ("words", "store", "error", "said"),
     [
-        ([], None, InvalidConfig, "No store is named"),
+        ([], None, InvalidConfig, "No store is given"),
         ([], "", InvalidConfig, "TRUELOOP_STORE"),
         ([], "nonsense", InvalidConfig, "of no known kind"),
         (["digitz-1"], "sqlite", RunFolderError, "digits-1"),
-        (["digits"], "sqlite", RunFolderError, "beginning of 2 runs"),
+        (["digits"], "sqlite", RunFolderError, "matches 2 runs"),
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),
     ],
 )

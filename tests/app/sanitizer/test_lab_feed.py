@@ -51,7 +51,7 @@ def feed(session: Path) -> FeedReader:
     return follower
 
 
-def test_a_run_is_told_and_its_page_is_named(
+def test_a_run_is_sent_and_its_page_is_printed(
     session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     path = program(SCRIPT)
@@ -69,9 +69,7 @@ def test_a_run_is_told_and_its_page_is_named(
     assert excerpt["path"].startswith("train.py:")
 
 
-def test_the_program_is_what_it_is_without(
-    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-):
+def test_the_program_is_unchanged(session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]):
     path = program(SCRIPT)
     printed: list[str] = []
     for lab in (False, True):
@@ -81,13 +79,13 @@ def test_the_program_is_what_it_is_without(
 
 
 @pytest.mark.parametrize(("end", "code", "state"), [("1 / 0", 1, "failed"), ("sys.exit(3)", 3, "failed")])
-def test_how_it_ended_is_told(session: Path, program: Callable[..., Path], end: str, code: int, state: str):
+def test_the_end_of_the_run_is_sent(session: Path, program: Callable[..., Path], end: str, code: int, state: str):
     path = program(f"{SCRIPT}{end}\n")
     assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, quiet=True)) == code
     assert (feed(session).status().state, feed(session).status().code) == (state, code)
 
 
-def test_a_forked_child_says_nothing(session: Path, program: Callable[..., Path]):
+def test_a_forked_child_sends_nothing(session: Path, program: Callable[..., Path]):
     path = program(f"{SCRIPT}if os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
     assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, quiet=True)) == 0
     told = feed(session)
@@ -102,11 +100,11 @@ def test_a_folder_that_goes_away_is_a_problem_of_the_report(
     out, _ = capsys.readouterr()
     assert out
     report = json.loads((tmp_path / "r.json").read_text())
-    assert any("gets no more data" in each or "follow the run" in each for each in report["problems"])
+    assert any("gets no more data" in each or "no longer be followed" in each for each in report["problems"])
     assert [each["code"] for each in report["findings"]] == ["GRD001"]
 
 
-def test_where_nothing_can_be_written_the_program_runs(
+def test_the_program_runs_without_a_writable_folder(
     session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     (session / "trueloop").mkdir(mode=0o755)
@@ -118,7 +116,7 @@ def test_where_nothing_can_be_written_the_program_runs(
     assert "the lab gets no data of this run" in err
 
 
-def test_a_lab_that_cannot_be_started_is_said(
+def test_a_lab_that_cannot_be_started_is_reported(
     session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def fails(environment: object, runs: object) -> str:

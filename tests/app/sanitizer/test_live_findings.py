@@ -44,19 +44,19 @@ def test_a_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]):
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_without_a_line_and_a_fix_it_is_shorter_and_a_rank_is_named(capsys: pytest.CaptureFixture[str]):
+def test_a_finding_without_line_and_fix_names_the_rank(capsys: pytest.CaptureFixture[str]):
     LiveFindings(BASE, rank=3).print_finding(finding(location=None, fix="", severity=Severity.WARNING))
     assert capsys.readouterr().err == "trueloop rank 3: warning GRD001: 4 gradients were used [twice].\n"
 
 
-def test_each_line_is_told_once_and_notes_wait_for_the_report(capsys: pytest.CaptureFixture[str]):
+def test_each_line_is_printed_once_and_notes_only_in_the_report(capsys: pytest.CaptureFixture[str]):
     live = LiveFindings(BASE)
     for each in (finding(), finding(message="again"), finding(line=42), finding(line=43, severity=Severity.NOTE)):
         live.print_finding(each)
     assert [line.split(":")[2] for line in capsys.readouterr().err.splitlines()[::2]] == ["41", "42"]
 
 
-def test_a_program_with_everything_wrong_is_not_flooded(capsys: pytest.CaptureFixture[str]):
+def test_the_number_of_printed_findings_is_bounded(capsys: pytest.CaptureFixture[str]):
     live = LiveFindings(BASE)
     for line in range(50):
         live.print_finding(finding(line, fix=""))
@@ -65,7 +65,7 @@ def test_a_program_with_everything_wrong_is_not_flooded(capsys: pytest.CaptureFi
     assert lines[-1] == "trueloop: more findings are in the report"
 
 
-def test_what_a_program_redirects_is_left_alone(capsys: pytest.CaptureFixture[str]):
+def test_redirected_output_is_unchanged(capsys: pytest.CaptureFixture[str]):
     live = LiveFindings(BASE)
     redirected = io.StringIO()
     with contextlib.redirect_stderr(redirected):
@@ -97,7 +97,7 @@ def test_it_is_written_above_a_progress_bar(monkeypatch: pytest.MonkeyPatch, cap
     assert file is sys.stderr
 
 
-def test_a_terminal_that_is_gone_or_poor_breaks_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_closed_or_limited_terminal_is_no_error(monkeypatch: pytest.MonkeyPatch):
     closed = io.StringIO()
     closed.close()
     poor = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
@@ -107,7 +107,7 @@ def test_a_terminal_that_is_gone_or_poor_breaks_nothing(monkeypatch: pytest.Monk
     assert b"sch?n" in poor.buffer.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_stream_of_the_programs_own_may_only_write(monkeypatch: pytest.MonkeyPatch):
+def test_a_custom_stream_may_only_have_write(monkeypatch: pytest.MonkeyPatch):
     """As one that copies everything into a file; what is raised here would dismiss a detector."""
 
     class Tee:

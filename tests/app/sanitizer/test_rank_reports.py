@@ -68,7 +68,7 @@ def processes(folder: Path, size: int = 2) -> list[RankReports]:
     return [RankReports(rank=rank, local=rank, size=size, folder=folder / "shared") for rank in range(size)]
 
 
-def test_torchruns_variables_say_who_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_are_read_from_torchruns_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     environment = {
         "RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "../odd id",
@@ -84,7 +84,7 @@ def test_torchruns_variables_say_who_this_is(tmp_path: Path, monkeypatch: pytest
     assert rank_reports({}) is None
 
 
-def test_the_first_rank_tells_the_report_of_all(tmp_path: Path):
+def test_the_first_rank_prints_the_report_of_all(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
@@ -120,7 +120,7 @@ def test_a_rank_that_is_dead_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
-def test_a_rank_that_never_answers_is_waited_for_not_for_ever(tmp_path: Path):
+def test_waiting_for_a_silent_rank_has_a_timeout(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
@@ -129,7 +129,7 @@ def test_a_rank_that_never_answers_is_waited_for_not_for_ever(tmp_path: Path):
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
-def test_a_failed_rank_tells_its_own_report_where_the_first_cannot(tmp_path: Path):
+def test_a_failed_rank_prints_its_own_report_if_the_first_cannot(tmp_path: Path):
     _, second, third = group = processes(tmp_path, 3)
     for each in group:
         each.write_marker()
@@ -139,7 +139,7 @@ def test_a_failed_rank_tells_its_own_report_where_the_first_cannot(tmp_path: Pat
     assert told == [REPORT]
 
 
-def test_a_failed_rank_is_quiet_where_the_first_tells(tmp_path: Path):
+def test_a_failed_rank_prints_nothing_if_the_first_reports(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
@@ -151,7 +151,7 @@ def test_a_failed_rank_is_quiet_where_the_first_tells(tmp_path: Path):
     assert len(told) == 1
 
 
-def test_what_an_earlier_run_left_behind_is_not_read(tmp_path: Path):
+def test_files_of_an_earlier_run_are_not_read(tmp_path: Path):
     for each in reversed(processes(tmp_path)):
         each.write_marker()
         each.merged_report(REPORT, failed=True, print_report=lambda report: None)
@@ -162,7 +162,7 @@ def test_what_an_earlier_run_left_behind_is_not_read(tmp_path: Path):
     assert not (first.folder / "told").exists()
 
 
-def test_nothing_is_left_of_a_run_that_ended_well(tmp_path: Path):
+def test_no_files_are_left_of_a_successful_run(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
@@ -171,7 +171,7 @@ def test_nothing_is_left_of_a_run_that_ended_well(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (first, _) = processes(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(PermissionError, match="belongs to another user"):

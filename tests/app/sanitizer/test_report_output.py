@@ -40,18 +40,20 @@ def test_it_is_printed_on_standard_error(capsys: pytest.CaptureFixture[str]):
     assert text(REPORT, base=Path()) == err
 
 
-def test_nobody_to_read_it_is_no_error():
+def test_a_closed_stream_is_no_error():
     closed = io.StringIO()
     closed.close()
     print_page(REPORT, file=closed, base=Path())
 
 
-def test_a_fault_of_ours_is_said_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
+def test_an_internal_error_is_printed_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "trueloop.reporting.text", None)
-    assert text(REPORT, base=Path()).startswith("trueloop: 1 error: no optimizer made a step (its report could not be printed: ")
+    assert text(REPORT, base=Path()).startswith(
+        "trueloop: 1 error: no optimizer made a step (its report could not be printed: "
+    )
 
 
-def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_files_are_written_after_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     files = ReportFiles(json=Path("r.json"), html=Path("r.html"), sarif=Path("r.sarif")).checked_paths()
     monkeypatch.chdir("/")
@@ -64,7 +66,7 @@ def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeyp
     assert json.loads((tmp_path / "r.sarif").read_text())["version"] == "2.1.0"
 
 
-def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
+def test_paths_are_relative_in_pages_and_absolute_in_json(tmp_path: Path):
     found = replace(finding(Severity.ERROR), location=SourceLocation(str(tmp_path / "sub" / "train.py"), 3))
     files = ReportFiles(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
     files.write(Report(findings=(found,)), base=tmp_path)
@@ -73,19 +75,19 @@ def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
     assert '"uri": "sub/train.py"' in (tmp_path / "r.sarif").read_text()
 
 
-def test_only_what_was_asked_for_is_written(tmp_path: Path):
+def test_only_requested_files_are_written(tmp_path: Path):
     ReportFiles(json=tmp_path / "r.json").write(REPORT, base=tmp_path)
     ReportFiles().write(REPORT, base=tmp_path)
     assert os.listdir(tmp_path) == ["r.json"]
 
 
-def test_a_place_where_nothing_can_be_written_is_said_before_the_run(tmp_path: Path):
+def test_an_unwritable_path_is_reported_before_the_run(tmp_path: Path):
     for path in (tmp_path / "missing" / "r.json", tmp_path):
         with pytest.raises(InvalidConfig, match="cannot be written to"):
             ReportFiles(json=path).checked_paths()
 
 
-def test_a_place_that_has_gone_is_said_after_it(tmp_path: Path):
+def test_a_removed_folder_is_reported_after_the_run(tmp_path: Path):
     folder = tmp_path / "there"
     folder.mkdir()
     files = ReportFiles(html=folder / "r.html").checked_paths()

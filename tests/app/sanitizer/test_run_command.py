@@ -39,7 +39,7 @@ def test_standard_output_is_the_programs(go: Callable[..., int], capsys: pytest.
     assert "GRD901" in report
 
 
-def test_quiet_says_nothing_and_still_judges(
+def test_quiet_prints_nothing_and_still_judges(
     go: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     assert go(ERROR + "print('mine')\n", quiet=True, strict=True, json=tmp_path / "r.json") == 3
@@ -64,18 +64,18 @@ def test_strict_fails_a_run_that_would_pass(go: Callable[..., int], text: str, c
     assert go(text, strict=True) == code
 
 
-def test_without_strict_the_code_is_the_programs_own(go: Callable[..., int]):
+def test_without_strict_the_exit_code_is_the_programs(go: Callable[..., int]):
     assert go(ERROR + WARNING) == 0
 
 
-def test_stopping_is_a_failure_of_its_own(go: Callable[..., int], capsys: pytest.CaptureFixture[str]):
+def test_stopping_has_its_own_exit_code(go: Callable[..., int], capsys: pytest.CaptureFixture[str]):
     assert go(ERROR + "print('never')\n", stop_on_error=True) == 3
     out, err = capsys.readouterr()
     assert not out
     assert "Traceback" not in err
 
 
-def test_words_choose(go: Callable[..., int]):
+def test_options_select(go: Callable[..., int]):
     assert go(ERROR, strict=True, select=["MEM"]) == 0
     assert go(ERROR, strict=True, ignore=["GRD901"]) == 0
 
@@ -86,7 +86,7 @@ def test_the_traceback_comes_before_the_report(go: Callable[..., int], capsys: p
     assert err.index("ZeroDivisionError: division by zero") < err.rindex("ENV901")
 
 
-def test_a_program_without_torch_is_told_so(
+def test_a_program_without_torch_is_reported_as_not_judged(
     program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     import sys
@@ -116,7 +116,7 @@ def test_the_other_ranks_are_quiet_and_do_not_write(
     assert json.loads(packed.read_text())[0] == 1
 
 
-def test_ranks_that_cannot_meet_report_each_for_itself(
+def test_ranks_without_a_shared_folder_report_separately(
     go: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "missing"))

@@ -82,7 +82,7 @@ def test_watches_may_be_nested_and_end_in_any_order():
     assert torch.optim.Optimizer.zero_grad is zero_grad
 
 
-def test_codes_are_chosen():
+def test_codes_are_selected():
     model, optimizer = parts()
     with trueloop.watch(select=["MEM", "MDL"]) as report:
         optimizer.zero_grad()
@@ -95,7 +95,7 @@ def test_codes_are_chosen():
     assert report.report.suppressed == 2  # two lines of this file
 
 
-def test_a_comment_silences_and_is_counted():
+def test_a_comment_suppresses_and_is_counted():
     _, optimizer = parts()
     with trueloop.watch() as report:
         for _ in range(3):
@@ -105,12 +105,12 @@ def test_a_comment_silences_and_is_counted():
 
 
 @pytest.mark.parametrize("part", [3, "model", [torch.zeros(1)]])
-def test_a_part_that_is_none_is_refused(part: object):
+def test_an_invalid_part_is_rejected(part: object):
     with pytest.raises(InvalidConfig, match="not a model, an optimizer or a DataLoader"):
         trueloop.watch(part)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_word_that_means_nothing_is_refused():
+def test_an_unknown_option_is_rejected():
     with pytest.raises(InvalidConfig, match="'NOPE01'"):
         trueloop.watch(select=["NOPE01"])
 
@@ -124,7 +124,7 @@ def test_it_is_printed_and_shown(monkeypatch: pytest.MonkeyPatch):
     assert "GRD901" in report._repr_html_()
 
 
-def test_a_call_that_is_never_stopped_reports_at_the_end_of_the_program(program: Callable[..., Path]):
+def test_an_unstopped_watch_reports_at_the_end_of_the_program(program: Callable[..., Path]):
     program("import trueloop\ntrueloop.watch()\nprint('the end')\n")
     done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "the end\n")
@@ -142,7 +142,7 @@ import trueloop
 
 
 @pytest.mark.parametrize("begin", ["trueloop.watch()\nif True:", "with trueloop.watch() as report:"])
-def test_an_error_of_torchs_that_leaves_it_is_explained(tmp_path: Path, begin: str):
+def test_an_uncaught_pytorch_error_is_explained(tmp_path: Path, begin: str):
     (tmp_path / "train.py").write_text(MISFIT.format(begin=begin))
     if "report" in begin:
         (tmp_path / "train.py").write_text(

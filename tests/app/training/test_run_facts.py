@@ -35,9 +35,9 @@ def test_without_git_there_is_no_commit(monkeypatch):
     assert git_state() is None
 
 
-def test_a_recipe_without_a_file_has_no_source():
+def test_the_source_of_a_recipe_with_a_file_is_recorded():
     [(name, text)] = source_text(git).items()
-    assert name == "test_facts.py"
+    assert name == "test_run_facts.py"
     assert "def test_the_source_of_a_recipe_is_recorded" in text
     made = {}
     exec("def build(): pass", made)

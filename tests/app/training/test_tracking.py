@@ -100,7 +100,7 @@ def test_a_store_without_a_run_folder_is_refused(monkeypatch):
 
     monkeypatch.setattr(target, "find_spec", lambda name: name)
     validate_store("tensorboard:tb", "runs/run")
-    with pytest.raises(InvalidConfig, match="tensorboard:tb is to be written, but there is no run folder"):
+    with pytest.raises(InvalidConfig, match="store is tensorboard:tb, but there is no run folder"):
         validate_store("tensorboard:tb", None)
     with pytest.raises(InvalidConfig, match="of no known kind"):
         validate_store("nonsense", "runs/run")

@@ -28,7 +28,7 @@ FOUND = [
 
 def test_the_headline_counts():
     assert headline(FOUND) == "1 broken, 1 hold, 1 not applicable"
-    assert headline([]) == "nothing was proved"
+    assert headline([]) == "no proof was run"
 
 
 def test_the_page_shows_everything_and_runs_nothing():

@@ -26,7 +26,7 @@ def test_a_function_of_a_file(tmp_path: Path):
     path = tmp_path / "mine_to_verify.py"
     path.write_text(FILE)
     assert load_target(str(path)).batch[0].shape == (8, 4)
-    with pytest.raises(InvalidConfig, match="int is nothing"):
+    with pytest.raises(InvalidConfig, match="int cannot be verified"):
         load_target(f"{path}:number")
     with pytest.raises(InvalidConfig, match="no function 'bild'"):
         load_target(f"{path}:bild")

@@ -43,7 +43,7 @@ def test_the_one_failure_is_found_at_the_authors_line(program: Path, forker_with
 
 @pytest.mark.slow(reason="runs programs of whole frameworks")
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_framework_that_is_imported_under_the_watch_is_seen_as_well(name: str, tmp_path: Path):
+def test_a_framework_imported_during_the_watch_is_traced_too(name: str, tmp_path: Path):
     pytest.importorskip(FRAMEWORKS[name], exc_type=ImportError)
     program = next(path for path in PROGRAMS if path.stem.startswith(f"{name}_graph_kept"))
     command = [sys.executable, "-m", "trueloop", "run", "--json", str(tmp_path / "report.json"), str(program)]

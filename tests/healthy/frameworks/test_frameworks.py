@@ -23,7 +23,7 @@ def run(forker: Any, script: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow(reason="runs programs of whole frameworks")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_loop_of_a_framework_is_left_in_peace(script: Path, forker_with: Any):
+def test_a_framework_loop_has_no_findings(script: Path, forker_with: Any):
     framework = FRAMEWORKS[script.stem.partition("_")[0]]
     pytest.importorskip(framework, exc_type=ImportError)
     bare, watched = (run(forker_with(framework), script, *options) for options in (["--bare"], []))

@@ -135,21 +135,21 @@ def test_there_is_none(script: str, tmp_path: Path):
         ("x.to(device)", "to"),
     ],
 )
-def test_the_outermost_call_made_it(value: str, call: str, tmp_path: Path):
+def test_the_outermost_call_is_returned(value: str, call: str, tmp_path: Path):
     code, here, _ = compiled(f"def f(x, t, device):\n    y = {value}\n    here\n", tmp_path)
     found = binding(code, here, "y")
     assert found is not None
     assert found.made_by == call
 
 
-def test_another_name_for_the_same_is_said_to_be_one(tmp_path: Path):
+def test_an_alias_is_marked_as_such(tmp_path: Path):
     code, here, _ = compiled("def f(x):\n    y = x\n    here\n", tmp_path)
     found = binding(code, here, "y")
     assert found is not None
     assert found.alias
 
 
-def test_a_source_that_cannot_be_read_says_nothing():
+def test_an_unreadable_source_returns_nothing():
     code = compile("x = 1\n", "<a cell>", "exec")
     assert binding(code, 1, "x") is None
     assert inplace_changes(code) == []
@@ -188,12 +188,12 @@ def f(x, w):
 """
 
 
-def test_lines_that_change_something_in_place(tmp_path: Path):
+def test_lines_with_inplace_operations(tmp_path: Path):
     code, _, _ = compiled(CHANGES, tmp_path)
     assert sorted(site.line for site, _ in inplace_changes(code)) == [3, 4, 5, 6]
 
 
-def test_an_edited_file_is_not_taken_for_what_ran(tmp_path: Path):
+def test_an_edited_file_is_not_used(tmp_path: Path):
     import linecache
 
     code, here, _ = compiled(STRAIGHT, tmp_path)

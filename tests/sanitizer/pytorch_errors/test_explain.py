@@ -34,7 +34,7 @@ def misfit() -> None:
     torch.ones(2, 3) @ torch.ones(2, 3)
 
 
-def test_an_error_of_torchs_that_another_was_raised_from():
+def test_a_pytorch_error_as_the_cause_of_another():
     def program() -> None:
         try:
             misfit()
@@ -46,7 +46,7 @@ def test_an_error_of_torchs_that_another_was_raised_from():
     assert (explained.kind, explained.type) == ("shape-mismatch", "RuntimeError")
 
 
-def test_one_that_was_being_handled_is_no_cause():
+def test_an_error_being_handled_is_no_cause():
     def program() -> None:
         try:
             misfit()
@@ -56,13 +56,13 @@ def test_one_that_was_being_handled_is_no_cause():
     assert told(caught(program)).error is None
 
 
-def test_one_that_the_program_handled_is_not_told():
+def test_a_handled_error_is_not_reported():
     with Watch([], errors=known_errors()) as watch, pytest.raises(RuntimeError, match="mat1"):
         misfit()
     assert watch.report().error is None
 
 
-def test_a_class_of_the_programs_own_is_not_torchs():
+def test_a_user_class_is_not_a_pytorch_class():
     class Own(RuntimeError):
         pass
 
@@ -74,7 +74,7 @@ def test_a_class_of_the_programs_own_is_not_torchs():
     assert told(caught(program)).error is None
 
 
-def test_nothing_of_the_program_is_kept_alive():
+def test_no_object_of_the_program_is_kept_alive():
     def program() -> list[weakref.ref[nn.Module]]:
         model = nn.Linear(4, 1)
         refs = [weakref.ref(model)]
@@ -127,7 +127,7 @@ def test_an_objects_own_methods_are_not_called():
     assert not report.problems
 
 
-def test_an_entry_that_breaks_is_a_problem_of_ours():
+def test_a_failing_entry_is_an_internal_problem():
     def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         raise LookupError("a fault")
 
@@ -141,7 +141,7 @@ def test_an_entry_that_breaks_is_a_problem_of_ours():
     assert report.problems == ("the error could not be explained: LookupError: a fault",)
 
 
-def test_an_entry_may_say_that_it_is_something_else():
+def test_an_entry_may_decline_an_error():
     other = KnownError(
         title="",
         exception_types=frozenset({"RuntimeError"}),
@@ -153,7 +153,7 @@ def test_an_entry_may_say_that_it_is_something_else():
     assert explained.kind == "shape-mismatch"
 
 
-def test_torchs_words_are_shortened_by_sentences():
+def test_pytorch_messages_are_shortened_by_sentences():
     def program() -> None:
         loss = torch.ones(1, requires_grad=True).exp().sum()
         loss.backward()

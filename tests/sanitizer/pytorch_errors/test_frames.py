@@ -49,20 +49,20 @@ def frames(line: str, folder: Path) -> list[Frame]:
         ("'é' and torch.mm(x, y)", ["x", "y"]),
     ],
 )
-def test_what_an_expression_takes(line: str, texts: list[str], tmp_path: Path):
+def test_operands_of_an_expression(line: str, texts: list[str], tmp_path: Path):
     last = frames(line, tmp_path)[-1]
     assert last.is_users
     assert not last.raises
     assert [text for text, _, _ in operands(last)] == texts
 
 
-def test_a_property_is_not_asked_for(tmp_path: Path):
+def test_a_property_is_not_evaluated(tmp_path: Path):
     whole = frames("torch.mm(x, box.made)", tmp_path)
     assert whole[-1].raises, "the property itself, as the program called it"
     assert [text for text, _, _ in operands(whole[-2])] == []
 
 
-def test_a_raise_is_told_from_a_call(tmp_path: Path):
+def test_a_raise_is_distinguished_from_a_call(tmp_path: Path):
     assert frames("raise ValueError(x)", tmp_path)[-1].raises
     assert not frames("torch.mm(x, y)", tmp_path)[-1].raises
 

@@ -16,7 +16,7 @@ def names(refs):
     return sorted(ref.name for ref in refs)
 
 
-def test_a_simple_one(everything):
+def test_a_simple_backward(everything):
     attachment, told = everything
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
     loss = F.cross_entropy(model(torch.ones(4, 2)), torch.zeros(4, dtype=torch.long))
@@ -30,7 +30,7 @@ def test_a_simple_one(everything):
     assert began.location.source_location.path == ended.location.source_location.path == __file__
 
 
-def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
+def test_losses_of_equal_updates_are_reported_a_few_times(everything):
     _, told = everything
     model = nn.Linear(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,7 +68,7 @@ def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
     assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE_BACKWARD_UPDATES + 3 :])
 
 
-def test_a_step_tells_the_batch_of_the_latest_backward(everything):
+def test_a_step_has_the_batch_of_the_latest_backward(everything):
     _, told = everything
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -85,7 +85,7 @@ def test_a_step_tells_the_batch_of_the_latest_backward(everything):
     assert {event.loader.kind for event in steps} == {"DataLoader"}
 
 
-def test_only_what_is_reached(everything):
+def test_only_reached_parameters(everything):
     _, told = everything
     model = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -113,7 +113,7 @@ def test_retained_and_differentiable_graphs(everything):
     assert flags == [(True, False), (True, True), (False, False), (False, False)]
 
 
-def test_nothing_behind_the_root(everything):
+def test_a_root_without_a_graph(everything):
     _, told = everything
     torch.ones((), requires_grad=True).backward()
     nn.Parameter(torch.ones(())).backward()
@@ -131,7 +131,7 @@ def test_a_root_of_several_numbers_has_no_value(everything):
     assert event.root_value is None
 
 
-def test_autograd_grad_is_none(everything):
+def test_autograd_grad_is_no_backward(everything):
     attachment, told = everything
     weight = nn.Parameter(torch.ones(2))
     torch.autograd.grad((weight**2).sum(), weight)
@@ -148,7 +148,7 @@ def test_recomputation_is_a_part_of_it(everything, reentrant):
     assert len(told(BackwardEnded)[0].reached_parameters) == 2
 
 
-def test_a_hook_that_raises_leaves_it_at_work(everything):
+def test_a_raising_hook_does_not_disable_it(everything):
     attachment, told = everything
     weight = nn.Parameter(torch.ones(2))
 
@@ -164,7 +164,7 @@ def test_a_hook_that_raises_leaves_it_at_work(everything):
     assert (len(told(BackwardStarted)), len(told(BackwardEnded))) == (2, 1)
 
 
-def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
+def test_a_nonfinite_loss_is_reported_now_and_then(everything):
     attachment, told = everything
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -189,7 +189,7 @@ def test_the_first_of_several_roots_is_read(everything):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_for_its_gradient(everything):
+def test_an_averaged_teacher_with_gradients_is_not_read_as_a_leaf(everything):
     attachment, told = everything
     model, teacher = nn.Linear(2, 1), nn.Linear(2, 1).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -204,10 +204,12 @@ def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_f
     assert not attachment.stream.problems
 
 
-def test_a_backward_of_other_parameters_is_left_alone():
+def test_a_backward_of_other_parameters_does_not_count():
     check_signature(torch.autograd.backward)
     check_signature(lambda *args, **options: None)
     with pytest.raises(TypeError, match="tangents"):
-        check_signature(lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None)
+        check_signature(
+            lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None
+        )
     with pytest.raises(TypeError):
         check_signature(lambda tensors: None)

@@ -9,7 +9,7 @@ from trueloop.tracing.events import GradientsCleared
 
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("by", ["optimizer", "model"])
-def test_what_no_step_has_used(everything, by, to_none):
+def test_gradients_that_no_step_has_used(everything, by, to_none):
     _, told = everything
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -35,7 +35,7 @@ def test_a_part_of_the_model(everything):
     assert event.unused == {attachment.stream.registry.ref(model[1].weight)}
 
 
-def test_an_own_zero_grad_is_told_once(everything):
+def test_a_custom_zero_grad_is_reported_once(everything):
     _, told = everything
 
     class Careful(nn.Linear):

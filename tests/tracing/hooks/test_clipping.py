@@ -43,7 +43,7 @@ class Setup:
         self.optimizer.step()
 
 
-def test_a_name_imported_before_is_reached_and_left_as_it_was(told):
+def test_a_name_imported_before_is_traced_and_restored(told):
     own = clip_grad_norm_
     setup = Setup()
     setup.update()
@@ -85,7 +85,7 @@ def test_the_result_is_the_same_as_without():
     assert all(torch.equal(a, b) for a, b in zip(bare, clipped(), strict=True))
 
 
-def test_what_a_step_has_used_is_consumed_until_something_is_added(told):
+def test_a_used_gradient_counts_as_used_until_added_to(told):
     setup = Setup()
     setup.update()
     setup.update()
@@ -99,7 +99,7 @@ def test_what_a_step_has_used_is_consumed_until_something_is_added(told):
     assert not mixed.already_used
 
 
-def test_an_error_of_torchs_own_comes_through(told):
+def test_a_pytorch_error_is_raised_unchanged(told):
     setup = Setup()
     setup.loss().backward()
     setup.model.weight.grad.fill_(math.nan)
@@ -129,7 +129,7 @@ def test_the_scaler(told):
     assert not of(told, StepSkipped)
 
 
-def test_the_scalers_own_unscaling_is_not_the_programs_and_a_skipped_step_is_told(told):
+def test_internal_unscaling_is_ignored_and_a_skipped_step_reported(told):
     setup, scaler = Setup(), torch.amp.GradScaler("cpu", init_scale=2.0**120)
     for factor in (1.0, 1e30):
         setup.optimizer.zero_grad()
@@ -140,7 +140,7 @@ def test_the_scalers_own_unscaling_is_not_the_programs_and_a_skipped_step_is_tol
     assert len(of(told, StepSkipped)) >= 1
 
 
-def test_a_scaler_that_is_off_passes(told):
+def test_a_disabled_scaler_is_ignored(told):
     setup, scaler = Setup(), torch.amp.GradScaler("cpu", enabled=False)
     for _ in range(2):
         setup.optimizer.zero_grad()

@@ -56,7 +56,7 @@ def autocast(call):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*torch.jit.script:FutureWarning")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_it_does_what_it_did(call):
+def test_behaviour_is_unchanged(call):
     torch.manual_seed(3)
     expected, after = call(), torch.get_rng_state()
     attachment = Attachment(all_hooks)
@@ -73,13 +73,13 @@ def test_it_does_what_it_did(call):
     assert not problems
 
 
-def test_in_place_is_in_place(everything):
+def test_inplace_dropout_remains_inplace(everything):
     x = torch.ones(64)
     assert F.dropout(x, 0.5, inplace=True) is x
     assert set(x.tolist()) == {0.0, 2.0}
 
 
-def test_wrong_arguments_are_refused_as_before(everything):
+def test_wrong_arguments_raise_as_before(everything):
     with pytest.raises(ValueError, match="between 0 and 1"):
         F.dropout(torch.ones(3), 1.5)
     with pytest.raises(TypeError):
@@ -90,7 +90,7 @@ def code():
     return [function.__code__ for function in FUNCTIONS]
 
 
-def test_torch_becomes_as_it_was():
+def test_pytorch_is_restored():
     before = code()
     attachment = Attachment(all_hooks)
     listen = [].append
@@ -103,13 +103,13 @@ def test_torch_becomes_as_it_was():
     assert not any(name.startswith("_trueloop") for name in vars(F))
 
 
-def test_torch_is_left_alone_where_every_call_is_told(everything):
+def test_pytorch_is_not_patched_if_every_call_has_the_flag(everything):
     before = code()
     nn.Sequential(nn.Linear(4, 4), nn.Dropout())(torch.ones(3, 4))
     assert code() == before
 
 
-def test_a_compiled_model_is_left_alone(everything):
+def test_a_compiled_model_is_not_patched(everything):
     before = code()
     model = Net(untold)
     model.compile(backend="eager")
@@ -119,7 +119,7 @@ def test_a_compiled_model_is_left_alone(everything):
     assert code() == before
 
 
-def test_a_call_that_is_not_told_the_mode(everything):
+def test_a_call_without_the_training_flag(everything):
     _, events = everything
     model = Net(untold)
     x = torch.ones(3, 4)
@@ -164,7 +164,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("call", SILENT.values(), ids=SILENT)
-def test_calls_that_are_not_told_of(everything, call):
+def test_calls_without_an_event(everything, call):
     _, events = everything
     model = Net(call)
     for _ in range(2):
@@ -179,7 +179,7 @@ def test_outside_of_a_model(everything):
     assert not events(DropoutWithoutTrainingFlag)
 
 
-def test_not_again_where_a_graph_is_computed_once_more(everything):
+def test_recomputation_emits_no_second_event(everything):
     from torch.utils.checkpoint import checkpoint
 
     _, events = everything
@@ -192,7 +192,7 @@ def test_not_again_where_a_graph_is_computed_once_more(everything):
 
 
 @pytest.mark.slow(reason="torch.compile")
-def test_what_is_compiled_is_compiled_once(everything):
+def test_compiled_code_is_compiled_once(everything):
     compiled = 0
 
     def backend(graph, inputs):

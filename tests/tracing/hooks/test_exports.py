@@ -31,7 +31,7 @@ def seen(events):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trace_is_told_when_it_is_written(watched, tmp_path):
+def test_a_trace_is_reported_when_saved(watched, tmp_path):
     model = network()
     traced = torch.jit.trace(model, torch.ones(2, 2), check_trace=False)
     assert not watched
@@ -45,7 +45,7 @@ def test_a_trace_is_told_when_it_is_written(watched, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")
-def test_a_program_is_told_with_the_modes_it_was_exported_in(watched, tmp_path):
+def test_an_exported_program_is_reported_with_its_modes(watched, tmp_path):
     model = network()
     model[1].eval()
     program = torch.export.export(model, (torch.ones(2, 2),))
@@ -57,7 +57,7 @@ def test_a_program_is_told_with_the_modes_it_was_exported_in(watched, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_onnx_is_told_at_once(watched, tmp_path):
+def test_onnx_exports_are_reported_immediately(watched, tmp_path):
     pytest.importorskip("onnxscript")
     torch.onnx.export(
         nn.Sequential(nn.Dropout(0.1)), (torch.ones(2, 2),), tmp_path / "a.onnx", dynamo=True, verbose=False
@@ -65,7 +65,7 @@ def test_onnx_is_told_at_once(watched, tmp_path):
     assert ("torch.onnx.export", True, False) in seen(watched)
 
 
-def test_torch_is_as_it_was():
+def test_pytorch_is_unchanged():
     before = torch.jit.trace, torch.export.export, torch.export.save, torch.jit.ScriptModule.save
     attachment = Attachment(lambda stream, program: [Exports(stream)])
     events = []

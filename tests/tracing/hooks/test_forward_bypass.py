@@ -8,7 +8,7 @@ from torch import nn
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ForwardBypassed
-from trueloop.tracing.hooks.forward_bypass import HOOKS, FIRST_CALLS, CALL_INTERVAL
+from trueloop.tracing.hooks.forward_bypass import CALL_INTERVAL, FIRST_CALLS, HOOKS
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 
 
@@ -57,7 +57,7 @@ def hooked():
 x = torch.ones(4, 2)
 
 
-def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(watched):
+def test_a_normal_line_is_checked_rarely_and_after_a_finding_each_time(watched):
     linear, model = nn.Linear(2, 3), Calling()
     model.register_forward_hook(lambda module, inputs, output: None)
     for _ in range(FIRST_CALLS):
@@ -71,7 +71,7 @@ def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(
     assert len(watched()) == 3
 
 
-def test_a_line_is_looked_at_often_again_by_the_next_watch():
+def test_a_line_is_checked_often_again_by_the_next_watch():
     linear, model, events = nn.Linear(2, 3), Calling(), []
     model.register_forward_hook(lambda module, inputs, output: None)
     attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
@@ -84,7 +84,7 @@ def test_a_line_is_looked_at_often_again_by_the_next_watch():
     assert [type(event) for event in events].count(ForwardBypassed) == 1
 
 
-def test_it_is_told_once_between_two_backwards(watched, hooked):
+def test_it_is_reported_once_between_two_backwards(watched, hooked):
     for _ in range(3):
         out = hooked.forward(x)
     out.sum().backward()
@@ -112,14 +112,14 @@ def test_each_kind_of_hook(watched, register, kind):
     assert kind in HOOKS.values()
 
 
-def test_it_is_known_that_it_was_called_before(watched, hooked):
+def test_an_earlier_normal_call_is_recorded(watched, hooked):
     whole = nn.Sequential(hooked)
     whole(x)
     hooked.forward(x)
     assert [event.also_called_normally for event in watched()] == [True]
 
 
-def test_the_outermost_is_told(watched, hooked):
+def test_the_outermost_module_is_reported(watched, hooked):
     class Outer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -134,7 +134,7 @@ def test_the_outermost_is_told(watched, hooked):
     assert {event.model.kind for event in watched()} == {"Outer"}
 
 
-def test_what_is_not_told(watched, hooked):
+def test_cases_without_an_event(watched, hooked):
     hooked(x)
     hooked.own(x)
     Net().forward(x)
@@ -144,7 +144,7 @@ def test_what_is_not_told(watched, hooked):
     assert not watched()
 
 
-def test_nothing_is_kept_of_it(watched, hooked):
+def test_no_object_is_kept_alive(watched, hooked):
     import gc
     import weakref
 

@@ -32,13 +32,13 @@ def train(everything):
     return train
 
 
-def test_graphs_that_are_kept(train):
+def test_graphs_that_are_held(train):
     kept = []
     first, *later = train(lambda number, out: kept.append(out))
     assert first.oldest_update == 0
     assert first.count >= graphs.MIN_UPDATES
     assert first.location.source_location.path == __file__
-    assert any(words.startswith("kept[*] (local of test_graphs_that_are_kept") for words in first.holders)
+    assert any(words.startswith("kept[*] (local of test_graphs_that_are_held") for words in first.holders)
     assert first.stored_at.path == __file__
     counts = [event.count for event in (first, *later)]
     assert all(after > 2 * before for before, after in itertools.pairwise(counts))
@@ -55,7 +55,7 @@ def test_a_running_total_with_its_graph(train):
 
 
 @pytest.mark.parametrize("way", ["not kept", "a few", "now and then all are dropped", "detached", "values"])
-def test_graphs_that_go(train, way):
+def test_graphs_that_are_freed(train, way):
     kept = []
 
     def use(number, out):
@@ -73,7 +73,7 @@ def test_graphs_that_go(train, way):
     assert train(use) == []
 
 
-def test_graphs_in_a_cycle_are_kept_by_nobody(train):
+def test_graphs_in_a_reference_cycle_are_not_reported(train):
     gc.collect()
     gc.disable()
 
@@ -87,7 +87,7 @@ def test_graphs_in_a_cycle_are_kept_by_nobody(train):
         gc.enable()
 
 
-def test_without_graphs_nothing_is_marked(everything):
+def test_without_graphs_there_are_no_markers(everything):
     attachment, told = everything
     model = nn.Linear(2, 1)
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_without_graphs_nothing_is_marked(everything):
     assert told(GraphsAlive) == []
 
 
-def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
+def test_markers_of_freed_graphs_are_dropped(everything, monkeypatch):
     attachment, _ = everything
     monkeypatch.setattr(graphs, "MAX_MARKERS", 8)
     (source,) = (each for each in attachment._hooks if isinstance(each, graphs.Graphs))

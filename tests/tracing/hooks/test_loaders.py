@@ -68,7 +68,7 @@ def test_every_batch_of_every_epoch(watched, make):
     assert len(of(events, SampleOrderRecorded)) == (2 if of(events, LoaderStarted)[0]["shuffles"] else 0)
 
 
-def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
+def test_a_break_emits_no_end_and_the_next_epoch_starts(watched):
     _, events = watched
     loader = DataLoader(DATA, 2)
     for _ in loader:
@@ -78,7 +78,7 @@ def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
     assert [fields["index"] for fields in of(events, BatchLoaded)] == [0, 0]
 
 
-def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
+def test_a_counting_reader_ends_a_pass_with_the_last_batch(watched):
     attachment, events = watched
     loader, other = DataLoader(DATA, 5), DataLoader(DATA, 2)
     first = iter(loader)
@@ -105,7 +105,7 @@ def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
     assert len(of(events, LoaderExhausted)) == 3
 
 
-def test_places_are_the_users(watched):
+def test_locations_are_user_lines(watched):
     _, events = watched
     loader = DataLoader(DATA, 5)
     assert not of(events, LoaderStarted)
@@ -116,7 +116,7 @@ def test_places_are_the_users(watched):
     assert started["made_at"].source_location.line < started["location"].source_location.line
 
 
-def test_an_iterator_from_before_is_seen():
+def test_an_iterator_created_before_is_traced():
     iterator = iter(DataLoader(DATA, 5))
     events = []
     attachment = Attachment(lambda stream, program: [Loaders(stream, program)])
@@ -137,7 +137,7 @@ def test_nothing_is_kept_alive(watched):
     assert [ref() for ref in dead] == [None, None]
 
 
-def test_random_numbers_and_torch_are_as_they_were():
+def test_random_numbers_and_pytorch_are_unchanged():
     before = DataLoader.__init__, DataLoader.__iter__, torch.manual_seed, vars(DataLoader).keys()
 
     def draw():
@@ -154,7 +154,7 @@ def test_random_numbers_and_torch_are_as_they_were():
     assert before == (DataLoader.__init__, DataLoader.__iter__, torch.manual_seed, vars(DataLoader).keys())
 
 
-def test_a_constant_seed_while_drawing(watched):
+def test_a_constant_seed_while_loading_samples(watched):
     _, events = watched
 
     def collate(rows):

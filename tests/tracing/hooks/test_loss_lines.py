@@ -39,7 +39,7 @@ def this_line() -> int:
     return inspect.currentframe().f_back.f_lineno
 
 
-def test_the_line_is_known_however_the_loss_is_called(placed: EventStream):
+def test_the_line_is_recorded_however_the_loss_is_called(placed: EventStream):
     z = X.clone().requires_grad_()
     assert line_of(imported_by_name(z, Y)) == (__file__, this_line())
     assert line_of(nn.CrossEntropyLoss(label_smoothing=0.1)(z, Y) / 4) == (__file__, this_line())
@@ -57,13 +57,13 @@ def test_two_losses_of_one_kind_keep_their_own_lines(placed: EventStream):
     assert lines == {this_line() - 3, this_line() - 2}
 
 
-def test_lightly_watched_nothing_is_noted(placed: EventStream):
+def test_sampled_tracing_records_nothing(placed: EventStream):
     placed.full_tracing = False
     assert line_of(F.cross_entropy(X.clone().requires_grad_(), Y)) is None
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_results_signatures_errors_and_torchscript_are_as_before(placed: EventStream):
+def test_results_signatures_errors_and_torchscript_are_unchanged(placed: EventStream):
     assert F.cross_entropy(X, Y).item() == torch.nn.functional.nll_loss(X.log_softmax(1), Y).item()
     assert str(inspect.signature(F.huber_loss)).startswith("(input: torch.Tensor, target: torch.Tensor, reduction")
     with pytest.raises(TypeError, match="cross_entropy"):
@@ -80,7 +80,7 @@ def test_it_compiles_into_one_graph(placed: EventStream, loss):
     assert compiled(z, target).item() == 2 * loss(z, target).item()
 
 
-def test_everything_is_put_back():
+def test_everything_is_restored():
     codes = [function.__code__ for function in LOSSES]
     names = set(vars(F))
     patches = Patches()
@@ -93,7 +93,7 @@ def test_everything_is_put_back():
 
 
 @pytest.mark.slow(reason="torch.compile")
-def test_it_is_not_compiled_anew_each_time():
+def test_it_is_not_recompiled_each_time():
     compiled = []
 
     def backend(graph, inputs):

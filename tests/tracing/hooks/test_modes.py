@@ -33,14 +33,14 @@ def test_one_event_for_a_model_with_children(watched):
     assert all(module.training for module in model.modules())
 
 
-def test_a_child_alone(watched):
+def test_a_single_child(watched):
     _, events = watched
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model[1].eval()
     assert [(event.module.kind, event.training) for event in events] == [("BatchNorm1d", False)]
 
 
-def test_an_error_leaves_it_at_work(watched):
+def test_an_error_does_not_disable_it(watched):
     _, events = watched
     with pytest.raises(ValueError, match="boolean"):
         nn.Linear(2, 2).train("yes")
@@ -48,7 +48,7 @@ def test_an_error_leaves_it_at_work(watched):
     assert len(events) == 1
 
 
-def test_a_train_of_the_users_own(watched):
+def test_a_user_method_named_train(watched):
     _, events = watched
 
     class Frozen(nn.Sequential):
@@ -62,7 +62,7 @@ def test_a_train_of_the_users_own(watched):
     assert [event.module.kind for event in events] == ["Frozen", "BatchNorm1d"]
 
 
-def test_few_changes_wake(watched):
+def test_the_number_of_requests_is_bounded(watched):
     attachment, _ = watched
     woken = []
     attachment.stream.request_full_tracing = lambda: woken.append(1)
@@ -74,7 +74,7 @@ def test_few_changes_wake(watched):
     assert len(woken) == MAX_REQUESTS
 
 
-def test_torch_becomes_as_it_was():
+def test_pytorch_is_restored():
     before = nn.Module.train
     attachment = Attachment(lambda stream, program: [Modes(stream, program)])
     listen = [].append

@@ -73,7 +73,7 @@ def test_modules_without_parameters_are_no_models(watched):
     assert not events
 
 
-def test_an_error_leaves_it_at_work(watched):
+def test_an_error_does_not_disable_it(watched):
     attachment, events = watched
     model = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(RuntimeError):
@@ -83,7 +83,7 @@ def test_an_error_leaves_it_at_work(watched):
     assert len(of(events, ModelCalled)) == 1
 
 
-def test_the_batch_is_credited_once(watched):
+def test_a_batch_is_assigned_to_one_call(watched):
     attachment, events = watched
     loader = attachment.stream.registry.ref(nn.Identity())
     current = LoaderPass(loader=loader, dataset=None, epoch=0, backward_count_at_start=0)
@@ -108,7 +108,7 @@ def test_recomputation_within_a_backward(watched):
     assert [event.recomputed for event in of(events, ModelCalled)] == [False, True]
 
 
-def test_hooks_and_pickles_are_left_alone(watched):
+def test_hooks_and_pickles_are_unchanged(watched):
     seen = []
     model = nn.Sequential(nn.Linear(2, 2))
     model.register_forward_hook(lambda *_: seen.append("hook"))
@@ -140,7 +140,7 @@ def test_graphs_within_function_transforms(watched):
     assert torch.func.vmap(model)(torch.ones(4, 2)).shape == (4, 1)
 
 
-def test_a_stranger_is_told_once_when_it_has_gradients(watched):
+def test_an_unregistered_module_is_reported_once_it_has_gradients(watched):
     _, events = watched
     inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     model = Hidden(inner)
@@ -164,7 +164,7 @@ def test_no_unregistered(watched, inner):
     assert not of(events, UnregisteredModuleCalled)
 
 
-def test_one_sample_after_more(watched):
+def test_one_sample_after_a_larger_batch(watched):
     _, events = watched
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     for samples in (1, 4, 1, 1):
@@ -185,7 +185,7 @@ def test_nothing_is_kept_alive(watched):
     assert [one() for one in alive] == [None, None, None]
 
 
-def test_torch_becomes_as_it_was():
+def test_pytorch_is_restored():
     before = nn.Module.__call__
     attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     listen = [].append

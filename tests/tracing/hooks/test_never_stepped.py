@@ -34,7 +34,7 @@ def backwards(model, count, after=lambda turn: None):
         after(turn)
 
 
-def test_it_is_told_after_enough_and_at_the_end(heard):
+def test_it_is_reported_after_enough_backwards_and_at_the_end(heard):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backwards(model, MIN_BACKWARDS - 1)
@@ -44,7 +44,7 @@ def test_it_is_told_after_enough_and_at_the_end(heard):
     del optimizer, model
 
 
-def test_not_where_it_steps_or_the_weights_change_or_another_one_has_them(heard):
+def test_no_event_if_it_steps_or_weights_change_or_are_shared(heard):
     stepped, changed, shared = (nn.Linear(4, 1) for _ in range(3))
     optimizer = torch.optim.SGD(stepped.parameters(), lr=0.1)
     others = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (changed, shared, shared)]
@@ -55,7 +55,7 @@ def test_not_where_it_steps_or_the_weights_change_or_another_one_has_them(heard)
     assert len(others) == 3
 
 
-def test_texts_that_cannot_be_read_are_none_at_all(tmp_path):
+def test_unreadable_files_give_no_result(tmp_path):
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text("import torch\n")
     bad.write_text("import (\n")

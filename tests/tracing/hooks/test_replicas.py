@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trueloop.tracing.events import ModelReplicated, RanksCompared, ReplicaStepped
-from trueloop.tracing.hooks.replicas import COMPARISON_INTERVAL, _is_compared, _comparison_number
+from trueloop.tracing.hooks.replicas import COMPARISON_INTERVAL, _comparison_number, _is_compared
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*broadcast_buffers")
 
@@ -32,7 +32,7 @@ def backward(model: nn.Module) -> None:
     model(torch.randn(4, 3)).square().mean().backward()
 
 
-def test_a_wrapper_is_told_with_what_it_keeps_equal(everything):
+def test_a_wrapper_is_reported_with_its_parameters(everything):
     _, told = everything
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     net[2].bias.requires_grad_(False)
@@ -45,7 +45,7 @@ def test_a_wrapper_is_told_with_what_it_keeps_equal(everything):
     assert event.location.source_location.path == __file__
 
 
-def test_one_that_was_built_before_is_told_at_its_first_call():
+def test_an_earlier_wrapper_is_reported_at_its_first_call():
     from trueloop.tracing.attach import Attachment
     from trueloop.tracing.hooks import all_hooks
 
@@ -61,7 +61,7 @@ def test_one_that_was_built_before_is_told_at_its_first_call():
     assert len([each for each in events if isinstance(each, ModelReplicated)]) == 1
 
 
-def test_a_step_tells_how_its_gradients_came_about(everything):
+def test_a_step_reports_its_forwards_and_collectives(everything):
     _, told = everything
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
     other = nn.Linear(3, 1)
@@ -118,7 +118,7 @@ def test_nothing_is_kept_alive_and_a_wrapper_can_still_be_copied(everything):
     assert gone() is None
 
 
-def test_one_process_is_compared_with_nobody(everything):
+def test_a_single_process_is_not_compared(everything):
     _, told = everything
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
     optimizer = torch.optim.SGD(wrapper.parameters(), lr=0.1)
@@ -128,7 +128,7 @@ def test_one_process_is_compared_with_nobody(everything):
     assert told(RanksCompared) == []
 
 
-def test_comparisons_become_rare():
+def test_comparisons_become_less_frequent():
     rounds = [each for each in range(1, 5 * COMPARISON_INTERVAL) if _is_compared(each)]
     assert rounds == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3072, 4096]
     assert [_comparison_number(each) - _comparison_number(1) for each in rounds] == [*range(10), 11, 12, 13, 14]

@@ -39,7 +39,7 @@ def train(updates, again=lambda step, loss: None, make=lambda model, x: model(x)
         optimizer.step()
 
 
-def test_it_is_told_once_when_enough_have_gone(told):
+def test_it_is_reported_once_when_enough_graphs_are_freed(told):
     train(16)
     (event,) = told
     assert event.count == retained_graphs.MIN_GRAPHS
@@ -54,7 +54,7 @@ def test_too_few(told):
 
 
 @pytest.mark.parametrize("when", [0, 5, 11])
-def test_one_second_pass_of_whatever_kind_is_enough(told, when):
+def test_any_second_backward_is_enough(told, when):
     def again(step, loss):
         if step == when:
             leaf = loss.grad_fn.next_functions[0][0]
@@ -64,7 +64,7 @@ def test_one_second_pass_of_whatever_kind_is_enough(told, when):
     assert not told
 
 
-def test_a_pass_through_a_part_of_it(told):
+def test_a_backward_through_a_part_of_the_graph(told):
     parts = []
 
     def make(model, x):
@@ -75,7 +75,7 @@ def test_a_pass_through_a_part_of_it(told):
     assert not told
 
 
-def test_functions_of_the_programs_own(told):
+def test_custom_autograd_functions(told):
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -95,7 +95,7 @@ def test_a_graph_that_is_too_large_is_not_judged(told, monkeypatch):
     assert not told
 
 
-def test_graphs_that_live_on_are_not_counted(told):
+def test_graphs_still_alive_are_not_counted(told):
     kept = []
     train(16, lambda step, loss: kept.append(loss))
     assert not told

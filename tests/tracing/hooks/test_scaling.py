@@ -60,7 +60,7 @@ def test_unscaled_by_the_program(everything):
     assert step.grad_norm == pytest.approx(3**0.5)
 
 
-def test_a_step_that_is_left_out(everything):
+def test_a_skipped_step(everything):
     attachment, told = everything
     run = Run()
     for factor in (1.0, torch.inf, 1.0):
@@ -75,7 +75,7 @@ def test_a_step_that_is_left_out(everything):
     assert [each.scale for each in told(LossScaled)] == [8.0, 8.0, 4.0]
 
 
-def test_a_step_that_raises_leaves_it_at_work(everything):
+def test_a_raising_step_does_not_disable_it(everything):
     attachment, told = everything
     run = Run()
 
@@ -96,7 +96,7 @@ def test_a_step_that_raises_leaves_it_at_work(everything):
     assert step.scaler is attachment.stream.registry.ref(run.scaler)
 
 
-def test_one_that_is_off_says_nothing(everything):
+def test_a_disabled_scaler_emits_nothing(everything):
     _, told = everything
     run = Run(enabled=False)
     run.backward()

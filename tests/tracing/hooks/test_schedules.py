@@ -88,7 +88,7 @@ def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: s
 
 
 @pytest.mark.parametrize("last", [L.LinearLR, lambda o: L.StepLR(o, 3), L.ExponentialLR])
-def test_a_sequence_whose_last_part_may_stay_has_no_end(heard: Heard, last):
+def test_a_sequence_with_an_open_last_member_has_no_end(heard: Heard, last):
     _, optimizer = trained()
     last = last(optimizer) if last is not L.ExponentialLR else last(optimizer, 0.9)
     scheduler = L.SequentialLR(optimizer, [L.ConstantLR(optimizer, total_iters=2), last], [2])
@@ -96,7 +96,7 @@ def test_a_sequence_whose_last_part_may_stay_has_no_end(heard: Heard, last):
     assert heard.events[0].planned_steps is None
 
 
-def test_a_scheduler_of_the_programs_own_that_drives_another_is_told_as_the_one_it_drives(heard: Heard):
+def test_a_custom_scheduler_is_reported_as_the_one_it_steps(heard: Heard):
     class WarmUp(L.LRScheduler):
         def __init__(self, optimizer, after):
             self.after = after
@@ -124,7 +124,7 @@ def test_a_scheduler_of_the_programs_own_that_drives_another_is_told_as_the_one_
     ]
 
 
-def test_watched_lightly_only_rare_advances_and_those_past_the_end_are_told(heard: Heard):
+def test_sampled_tracing_reports_rare_steps_and_those_past_the_end(heard: Heard):
     _, optimizer = trained()
     scheduler = L.CosineAnnealingLR(optimizer, 6)
     heard.stream.full_tracing = False
@@ -165,7 +165,7 @@ def test_it_passes_on_arguments_results_and_errors(heard: Heard):
     pickle.dumps(restarts.state_dict())
 
 
-def test_steps_before_the_optimizers_are_still_warned_about(heard: Heard):
+def test_pytorch_still_warns_of_scheduler_steps_before_optimizer_steps(heard: Heard):
     _, optimizer = trained()
     scheduler = L.StepLR(optimizer, 2)
     with pytest.warns(UserWarning, match="before"):
@@ -173,7 +173,7 @@ def test_steps_before_the_optimizers_are_still_warned_about(heard: Heard):
     assert heard.events[0].optimizer_steps == 0
 
 
-def test_off_and_restored_it_tells_nothing():
+def test_after_detaching_nothing_is_emitted():
     it, original = Heard(), L.LRScheduler.step
     it.stream.active = True
     it.source.install_always(it.patches)

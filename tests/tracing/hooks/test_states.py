@@ -65,7 +65,7 @@ def test_aliasing(watched, keep, aliased):
     assert used == ([] if aliased is None else [(True, False), (True, True)])
 
 
-def test_rebound_weights_are_not_aliased(watched):
+def test_reassigned_weights_are_not_aliased(watched):
     _, events = watched
     model = nn.Linear(3, 2)
     state = model.state_dict()
@@ -75,7 +75,7 @@ def test_rebound_weights_are_not_aliased(watched):
     assert [event.aliased for event in of(events, StateDictUsed)] == [False]
 
 
-def test_a_batch_normalisation_that_only_saw_data_has_not_moved(watched):
+def test_a_batchnorm_that_only_saw_data_has_not_changed(watched):
     _, events = watched
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     state = model.state_dict()
@@ -84,7 +84,7 @@ def test_a_batch_normalisation_that_only_saw_data_has_not_moved(watched):
     assert [event.weights_changed for event in of(events, StateDictUsed)] == [False]
 
 
-def test_a_file_is_followed_to_what_it_is_loaded_into(watched, tmp_path):
+def test_a_file_is_followed_to_the_loaded_objects(watched, tmp_path):
     _, events = watched
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters())
@@ -135,7 +135,7 @@ def test_nothing_is_kept_alive(watched):
     assert not attachment._hooks[0]._captures
 
 
-def test_errors_pass_and_torch_is_as_it_was():
+def test_errors_pass_and_pytorch_is_restored():
     before = nn.Module.state_dict, nn.Module.load_state_dict, torch.save, torch.load
     attachment = Attachment(lambda stream, program: [States(stream, program)])
     hear = lambda event: None  # noqa: E731

@@ -22,7 +22,7 @@ class Weight(nn.Module):
         return self.weight.sum()
 
 
-def test_parameters_of_no_model_are_followed_from_their_first_step_on(everything):
+def test_parameters_without_a_model_are_traced_from_their_first_step(everything):
     _, told = everything
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -51,7 +51,7 @@ def test_an_optimizer_that_is_built(everything):
     assert all(event.location.source_location.path == __file__ and event.predecessors == () for event in events)
 
 
-def test_one_that_takes_the_place_of_another(everything):
+def test_an_optimizer_that_replaces_another(everything):
     _, told = everything
     model = nn.Linear(2, 2)
     first = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -167,7 +167,7 @@ def test_sparse_gradients_are_not_read(everything):
     assert not event.zero_gradients
 
 
-def test_what_is_frozen_and_moves(everything):
+def test_frozen_parameters_that_change(everything):
     attachment, told = everything
     still, moved = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([still, moved], lr=0.1, weight_decay=0.1)
@@ -181,7 +181,7 @@ def test_what_is_frozen_and_moves(everything):
     assert event.frozen_changed == {attachment.stream.registry.ref(moved)}
 
 
-def test_a_closure_makes_its_gradients_within(everything):
+def test_gradients_are_computed_within_a_closure(everything):
     attachment, told = everything
     model = Weight(2.0, 1.0)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, lr=0.1)
@@ -203,7 +203,7 @@ def test_a_closure_makes_its_gradients_within(everything):
     assert attachment.stream.update == 2
 
 
-def test_a_step_that_raises_is_none_and_the_next_one_counts(everything):
+def test_a_raising_step_does_not_count_and_the_next_one_does(everything):
     attachment, told = everything
     model = Weight()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -271,7 +271,7 @@ def test_one_step_for_each_parameter_within_a_backward(everything):
     assert not any(event.reused_gradients for event in told(StepTaken))
 
 
-def test_a_step_on_another_thread_is_not_followed(everything):
+def test_a_step_on_another_thread_is_not_traced(everything):
     attachment, told = everything
     model, other = Weight(), Weight()
     optimizer, elsewhere = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other))
@@ -291,7 +291,7 @@ def test_a_step_on_another_thread_is_not_followed(everything):
     assert torch.equal(other.weight, torch.full((2,), 0.9))
 
 
-def test_after_a_stretch_that_was_not_watched_the_first_step_is_not_told(everything):
+def test_the_first_step_after_a_gap_is_not_reported(everything):
     attachment, told = everything
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)

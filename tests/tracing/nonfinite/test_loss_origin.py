@@ -28,7 +28,7 @@ def zeros(*values):
         (lambda: (zeros(0.0, 1.0).log().log() * 3).view(2, 1).mean(), "log", "min 0, max 1, 1 of 2 zero"),
     ],
 )
-def test_the_operation_and_what_it_was_given(loss, operation, inputs):
+def test_the_operation_and_its_inputs(loss, operation, inputs):
     root = loss()
     assert not root.isfinite()
     origin = find_loss_origin(root)
@@ -51,17 +51,17 @@ def test_the_operation_and_what_it_was_given(loss, operation, inputs):
         lambda: torch.sum(zeros(1.0) + torch.tensor(INF)),
     ],
 )
-def test_nothing_is_said_that_is_not_certain(loss):
+def test_nothing_uncertain_is_reported(loss):
     assert find_loss_origin(loss()) is None
 
 
-def test_a_graph_that_was_freed_tells_nothing():
+def test_a_freed_graph_returns_nothing():
     loss = -zeros(0.0, 0.5).log().mean()
     loss.backward()
     assert find_loss_origin(loss) is None
 
 
-def test_no_hook_of_the_programs_is_called():
+def test_no_user_hook_is_called():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: pytest.fail("it was unpacked")):
         loss = -zeros(0.0, 0.5).log().mean()
     assert find_loss_origin(loss) is None

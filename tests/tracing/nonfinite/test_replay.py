@@ -62,7 +62,7 @@ def state_of(net):
     )  # fmt: skip
 
 
-def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
+def test_the_operation_and_module_are_named_without_side_effects(capsys):
     torch.manual_seed(0)
     net, x = Net(), torch.randn(6, 4)
     gradients = net.norm.register_full_backward_hook(lambda *_: None)
@@ -86,14 +86,14 @@ def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
     loss.backward()  # the graph is as usable as before
 
 
-def test_a_mask_is_nobodys_fault():
+def test_a_mask_has_no_origin():
     net, x = Net(bad=False), torch.randn(6, 4)
     call = record_call(net, (x,), {}, 0)
     net(x)
     assert replay([call]).origin is None
 
 
-def test_the_same_is_drawn_again():
+def test_random_numbers_are_replayed():
     class Rare(nn.Module):
         def forward(self, x):
             return x / nn.functional.dropout(torch.ones(1), 0.5)
@@ -105,7 +105,7 @@ def test_the_same_is_drawn_again():
         assert (replay([call]).origin is not None) == bool(module(x).isinf())
 
 
-def test_a_row_that_is_masked_out_whole():
+def test_a_fully_masked_row():
     class Attention(nn.Module):
         def forward(self, x, mask):
             return x.masked_fill(mask, float("-inf")).softmax(-1)
@@ -128,14 +128,14 @@ def test_the_batch_itself():
     assert "1 of 24 not finite" in found.inputs
 
 
-def test_weights_that_were_broken_before():
+def test_weights_that_were_nonfinite_before():
     net, x = Net(bad=False), torch.ones(6, 4)
     with torch.no_grad():
         net.first.bias.fill_(float("nan"))
     assert "first.bias" in replay([record_call(net, (x,), {}, 0)]).origin.inputs
 
 
-def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
+def test_a_loss_after_a_finite_model_gets_the_arguments_of_the_graph():
     class Likelihood(nn.Module):
         def forward(self, p):
             return -p.log().mean()
@@ -151,7 +151,7 @@ def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
     assert result.isinf()
 
 
-def test_an_argument_that_is_gone_is_made_again_by_the_call_that_made_it():
+def test_a_freed_argument_is_recomputed_by_its_call():
     model, loss, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Log(), torch.randn(6, 4)
     for changed in (False, True):
         first = record_call(model, (x,), {}, 0)
@@ -177,7 +177,7 @@ def test_under_autocast():
     assert replay([call]).origin.operation == "mul"
 
 
-def test_a_compiled_model_is_run_as_it_is_written():
+def test_a_compiled_model_is_replayed_eagerly():
     net, x = torch.compile(nn.Sequential(nn.Linear(4, 4), Log()), backend="eager"), torch.randn(2, 4)
     call = record_call(net, (x,), {}, 0)
     assert replay([call]).origin.operation == "log"
@@ -199,7 +199,7 @@ class Failing(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "a hook for all", "a hook of its own", "a profiler", "processes"])
-def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatch):
+def test_changed_or_observable_calls_are_not_replayed(what, monkeypatch):
     module, x = nn.Sequential(nn.Linear(4, 4), Log()), torch.randn(2, 4)
     call = record_call(module, (x,), {}, 0)
     assert replay([call]).origin is not None
@@ -220,7 +220,7 @@ def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatc
         assert replay([call]) == Replay(None, finite=False)
 
 
-def test_what_fails_the_second_time_is_told_and_put_back():
+def test_a_failing_replay_is_reported_and_restored():
     module, x = Failing(), torch.randn(2, 4)
     drawn, own, called = torch.get_rng_state(), vars(module), nn.Module.__call__
     with pytest.raises(RuntimeError, match="no second time"):
@@ -283,7 +283,7 @@ def everything(net):
     ))  # fmt: skip
 
 
-def test_state_of_every_kind_is_as_it_was():
+def test_state_of_every_kind_is_restored():
     net, x = Stateful(), torch.randn(2, 4)
     net(x).sum().backward()
     net.train()
@@ -327,7 +327,7 @@ def test_modules_that_were_not_registered_are_not_run(where):
 
 
 @pytest.mark.parametrize("holds", [iter([1]), threading.Lock(), object(), [].append, sys.stdout])
-def test_what_cannot_be_copied_is_not_run(holds):
+def test_uncopyable_state_is_not_replayed(holds):
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -341,7 +341,7 @@ def test_what_cannot_be_copied_is_not_run(holds):
     assert replay([record_call(odd, (x,), {}, 0)]).origin is None
 
 
-def test_a_model_that_takes_missing_values_is_not_accused():
+def test_a_model_that_handles_missing_values_is_not_reported():
     class Filling(nn.Module):
         def __init__(self):
             super().__init__()
@@ -355,7 +355,7 @@ def test_a_model_that_takes_missing_values_is_not_accused():
     assert replay([record_call(net, (x,), {}, 0)]) == Replay(None, finite=True)
 
 
-def test_what_is_hidden_within_is_told_apart():
+def test_hidden_code_is_distinguished():
     class Hidden(nn.Module):
         def __init__(self):
             super().__init__()
@@ -372,7 +372,7 @@ def test_what_is_hidden_within_is_told_apart():
     assert (shown.origin.operation, shown.origin.module) == ("log", "Hidden")
 
 
-def test_what_is_compiled_within_is_not_compiled_anew():
+def test_inner_compiled_code_is_not_recompiled():
     compiled = []
 
     def backend(graph, inputs):
@@ -452,14 +452,14 @@ COUNTED = []
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_a_batch_is_run_again_once_and_the_numbers_stay(closing):
+def test_a_batch_is_replayed_once_without_changing_results(closing):
     bare, watched = steps(False, closing), steps(True, closing)
     assert (bare[0], watched[0]) == (4, 5)
     assert repr(watched[1:3]) == repr(bare[1:3])
     assert not watched[3].problems
 
 
-def test_a_program_that_looks_for_itself_is_not_run_again():
+def test_a_program_with_its_own_check_is_not_replayed():
     ran = []
     model = nn.Sequential(nn.Linear(4, 4), Counting(ran))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -486,7 +486,7 @@ class Counting(nn.Module):
         return (x * 0).log()
 
 
-def test_the_program_goes_on_where_its_batch_cannot_be_run_again():
+def test_the_program_goes_on_if_a_batch_cannot_be_replayed():
     class Once(nn.Module):
         def __init__(self):
             super().__init__()
@@ -512,7 +512,7 @@ def test_the_program_goes_on_where_its_batch_cannot_be_run_again():
     assert any("only once" in problem for problem in report.problems)
 
 
-def test_what_cannot_be_given_again_is_not_noted():
+def test_calls_that_cannot_be_replayed_are_not_recorded():
     net = Log()
     with torch.inference_mode():
         inferred = torch.ones(2)

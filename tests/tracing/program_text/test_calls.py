@@ -142,14 +142,14 @@ SOMETIMES = [
 
 
 @pytest.mark.parametrize(("function", "expected"), [(f, False) for f in ALWAYS] + [(f, True) for f in SOMETIMES])
-def test_what_a_condition_decides(function, expected):
+def test_conditional_calls(function, expected):
     SEEN.clear()
     function()
     assert SEEN
     assert set(SEEN) == {expected}
 
 
-def test_a_call_is_read():
+def test_a_call_is_parsed():
     CALLS.clear()
     here(1, two="ü"), here(3)
     here(

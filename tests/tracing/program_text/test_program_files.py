@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from trueloop.tracing.program_text.program_files import user_files, program_stack, parse_program
+from trueloop.tracing.program_text.program_files import parse_program, program_stack, user_files
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def program(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_all_that_is_imported_is_reached_and_nothing_else(program):
+def test_exactly_the_imported_files_are_parsed(program):
     found = parse_program([str(program / "main.py")])
     assert found is not None
     names = {"main.py", "parts/__init__.py", "parts/one.py", "parts/two.py", "parts/three.py", "parts/four.py"}
@@ -41,7 +41,7 @@ def test_all_that_is_imported_is_reached_and_nothing_else(program):
 
 
 @pytest.mark.parametrize("line", ["exec(text)", "importlib.import_module(name)", "runpy.run_path(path)", "a = ("])
-def test_where_more_may_run_than_is_shown_nothing_is_said(program, line):
+def test_no_result_if_unknown_code_may_run(program, line):
     (program / "parts" / "three.py").write_text(line + "\n")
     assert parse_program([str(program / "main.py")]) is None
 
@@ -51,9 +51,9 @@ def test_a_model_in_eval_mode_hides_nothing(program):
     assert parse_program([str(program / "main.py")]) is not None
 
 
-def test_a_file_that_is_not_there_is_not_passed_over(program):
+def test_a_missing_file_is_not_ignored(program):
     assert parse_program([str(program / "main.py"), str(program / "gone.py")]) is None
 
 
-def test_the_files_of_a_stack_are_the_users():
+def test_the_files_of_a_stack_are_user_files():
     assert __file__ in user_files(program_stack())

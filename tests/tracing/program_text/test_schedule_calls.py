@@ -27,12 +27,12 @@ MAYBE = {
 
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
-def test_what_is_surely_something_else_advances_no_schedule(text: str):
+def test_other_objects_are_no_schedulers(text: str):
     assert not may_step_schedule(ast.parse(text))
 
 
 @pytest.mark.parametrize("text", MAYBE.values(), ids=MAYBE)
-def test_anything_else_may(text: str):
+def test_anything_else_may_step(text: str):
     assert may_step_schedule(ast.parse(text))
 
 
@@ -48,5 +48,5 @@ def test_anything_else_may(text: str):
         ("progress.update(1)", False),
     ],
 )
-def test_rates_that_are_set_by_hand_are_seen(text: str, sets: bool):
+def test_learning_rates_set_by_hand_are_detected(text: str, sets: bool):
     assert sets_rates(ast.parse(text)) is sets

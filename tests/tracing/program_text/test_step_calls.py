@@ -4,7 +4,13 @@ import ast
 
 import pytest
 
-from trueloop.tracing.program_text.step_calls import find_assigned_target, uses_gradients, imported_modules, find_step_lines, find_uses
+from trueloop.tracing.program_text.step_calls import (
+    find_assigned_target,
+    find_step_lines,
+    find_uses,
+    imported_modules,
+    uses_gradients,
+)
 
 MADE = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
@@ -36,7 +42,7 @@ def used(text, **others):
         "scaler.step(opt)",
     ],
 )
-def test_whatever_may_step_it(text):
+def test_everything_that_may_step_it(text):
     assert used(text) is None
 
 
@@ -53,7 +59,7 @@ def test_whatever_may_step_it(text):
         ("def f(opt2):\n    opt2.step()\nf(other)", False, 0, False),
     ],
 )
-def test_what_cannot(text, cleared, named, held):
+def test_invalid_cases(text, cleared, named, held):
     found = used(text)
     assert found is not None
     assert (found.cleared, len(found.uncalled_steps), found.is_attribute) == (cleared, named, held)
@@ -67,7 +73,7 @@ def test_another_file_may_step_what_it_imports_only():
     assert used("opt.zero_grad()", other=f"opt = make()\n{stepping}") is not None
 
 
-def test_a_name_is_one_that_is_plain():
+def test_only_plain_names_are_resolved():
     assert find_assigned_target(ast.parse("a = b = SGD(p)"), 1, "SGD") is None
     assert find_assigned_target(ast.parse("a = wrap(SGD(p))"), 1, "SGD") is None
     assert find_assigned_target(ast.parse("a, b = SGD(p), SGD(q)"), 1, "SGD") is None
@@ -79,7 +85,7 @@ def test_lines_that_may_step():
     assert set(find_step_lines({"a.py": ast.parse(text)})) == {("a.py", 4), ("a.py", 5), ("a.py", 6)}
 
 
-def test_code_that_is_brought_in_by_its_name_may_step():
+def test_dynamically_imported_code_may_step():
     text = "importlib.import_module(name)\nexec(text)\nmodel.eval()\n"
     assert set(find_step_lines({"a.py": ast.parse(text)})) == {("a.py", 1), ("a.py", 2)}
 
@@ -103,6 +109,6 @@ def test_gradients_that_are_used(text, used):
     assert uses_gradients({"a.py": ast.parse(text)}) is used
 
 
-def test_what_a_text_imports():
+def test_imports_of_a_source():
     text = "import a.b\nfrom c import d\nfrom . import e\nfrom ..f import g\n"
     assert imported_modules(ast.parse(text), "x.y.z") == {"a.b", "c", "c.d", "x.y", "x.y.e", "x.f", "x.f.g"}

@@ -42,7 +42,7 @@ def threads() -> int:
     return sum(thread.name == "trueloop-ranks" for thread in threading.enumerate())
 
 
-def test_each_gets_what_the_other_has_sent_and_the_threads_end():
+def test_each_rank_gets_the_other_digest_and_threads_end():
     store = dist.HashStore()
     zero, one = DigestStore(), DigestStore()
     zero.send(letter(store, 0, (3, 40), 2.5))
@@ -55,7 +55,7 @@ def test_each_gets_what_the_other_has_sent_and_the_threads_end():
     assert not zero.errors
 
 
-def test_only_the_same_moment_is_an_answer():
+def test_only_digests_of_the_same_round_are_compared():
     store = dist.HashStore()
     zero, one = DigestStore(), DigestStore()
     one.send(letter(store, 1, (4, 50)))  # it is ahead: round 3 will not come any more
@@ -73,7 +73,7 @@ def test_only_the_same_moment_is_an_answer():
     assert not threads()
 
 
-def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_rank_blocks_no_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "DETACH_TIMEOUT_S", 0.05)
     alone = DigestStore()
     begun = monotonic()
@@ -86,7 +86,7 @@ def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     assert not alone.responses
 
 
-def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pytest.MonkeyPatch):
+def test_pending_device_results_are_not_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "DETACH_TIMEOUT_S", 0.05)
     store, alone = dist.HashStore(), DigestStore()
     alone.send(letter(store, 0, (1, 1), ready=False))
@@ -95,7 +95,7 @@ def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pyte
     alone.close()
 
 
-def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
+def test_a_closed_store_ends_the_exchange_and_errors_are_reported():
     class Gone:
         def __init__(self, error: Exception) -> None:
             self.error = error
@@ -112,7 +112,7 @@ def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
     assert not gone.responses
 
 
-def test_after_the_group_has_ended_nothing_is_asked():
+def test_after_the_group_is_destroyed_the_store_is_not_read():
     dist.destroy_process_group()
     alone, store = DigestStore(), dist.HashStore()
     alone.send(letter(store, 0, (1, 1)))
@@ -121,7 +121,7 @@ def test_after_the_group_has_ended_nothing_is_asked():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-def test_a_store_over_the_network_gets_a_connection_of_our_own_and_only_one():
+def test_a_network_store_gets_one_separate_connection():
     dist.destroy_process_group()
     theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     dist.init_process_group("gloo", store=theirs, rank=0, world_size=1)

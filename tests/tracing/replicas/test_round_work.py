@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trueloop.tracing.replicas.round_work import RoundWork, record_round, compare_rounds, unknown_rows
+from trueloop.tracing.replicas.round_work import RoundWork, compare_rounds, record_round, unknown_rows
 
 ROUNDING = 1e-6
 X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
@@ -34,7 +34,7 @@ def test_the_same_inputs_and_gradient_are_the_same_work():
 
 
 @pytest.mark.parametrize("other", [X + 1e-6, X.roll(1, 0), X[:8], X.flip(1)])
-def test_other_inputs_are_other_work(other: Tensor):
+def test_different_inputs_are_different_work(other: Tensor):
     y = X.sum(1, keepdim=True)
     done = compare_rounds(rows((X,), y), rows((other,), y), ROUNDING)
     assert done is not None
@@ -46,14 +46,14 @@ def test_the_order_of_inputs_counts():
     assert compare_rounds(rows((X, y), y), rows((y, X), y), ROUNDING).same_inputs_and_gradients is False
 
 
-def test_another_gradient_is_other_work_but_for_rounding():
+def test_a_gradient_differs_only_beyond_rounding():
     y = X.sum(1, keepdim=True)
     assert compare_rounds(rows((X,), y), rows((X,), -y), ROUNDING).same_inputs_and_gradients is False
     assert compare_rounds(rows((X,), y), rows((X,), y, scale=1 + 1e-4), ROUNDING).same_inputs_and_gradients is False
     assert compare_rounds(rows((X,), y), rows((X,), y, scale=1 + 1e-7), ROUNDING).same_inputs_and_gradients is True
 
 
-def test_nothing_is_said_of_no_gradient_none_that_is_seen_and_none_that_is_finite():
+def test_no_report_without_a_nonfinite_gradient():
     y = X.sum(1, keepdim=True)
     seen = rows((X,), y)
     assert compare_rounds(rows((X,), y, scale=0.0), rows((X,), y, scale=0.0), ROUNDING) is None
@@ -61,7 +61,7 @@ def test_nothing_is_said_of_no_gradient_none_that_is_seen_and_none_that_is_finit
     assert compare_rounds(seen, unknown_rows(torch.device("cpu")).tolist(), ROUNDING) is None
 
 
-def test_what_cannot_be_compared_is_left_out():
+def test_incomparable_data_is_left_out():
     weight = nn.Parameter(torch.ones(3))
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     for given in ((), ("words", 3), (torch.empty(0),), (torch.ones(3).to_sparse(),)):
@@ -73,9 +73,11 @@ def test_what_cannot_be_compared_is_left_out():
     assert record_round(1, (X,), [], RoundWork.on_gradient) is None
 
 
-def test_after_it_is_closed_nothing_is_heard_and_no_hook_is_left():
+def test_after_closing_nothing_is_recorded_and_no_hook_is_left():
     weight = nn.Parameter(torch.ones(3))
-    work = record_round(1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], RoundWork.on_gradient)
+    work = record_round(
+        1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], RoundWork.on_gradient
+    )
     assert work is not None
     (2 * weight).sum().backward()
     before = work.digest_rows()

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trueloop.tracing.replicas.tensor_digest import MAX_VALUES, find_differences, is_comparable, epsilon_of, tensor_digest
+from trueloop.tracing.replicas.tensor_digest import (
+    MAX_VALUES,
+    epsilon_of,
+    find_differences,
+    is_comparable,
+    tensor_digest,
+)
 
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -23,7 +29,7 @@ def numbers(*parameters: torch.Tensor) -> list[list[float]]:
 
 
 @given(st.integers(0, 2**31), st.floats(1e-4, 1.0))
-def test_what_is_further_apart_than_rounding_is_told_with_about_its_size(seed: int, share: float):
+def test_differences_beyond_rounding_are_reported_with_their_size(seed: int, share: float):
     generator = torch.Generator().manual_seed(seed)
     one = torch.randn(40, 30, generator=generator)
     way = torch.randn(40, 30, generator=generator)
@@ -34,7 +40,7 @@ def test_what_is_further_apart_than_rounding_is_told_with_about_its_size(seed: i
 
 
 @given(st.integers(0, 2**31), st.integers(1, 10_000))
-def test_rounding_is_not_told(seed: int, steps: int):
+def test_rounding_is_not_reported(seed: int, steps: int):
     generator = torch.Generator().manual_seed(seed)
     one = torch.randn(1000, generator=generator)
     ulps = torch.randn(1000, generator=generator) * math.sqrt(steps)
@@ -48,12 +54,12 @@ def test_order_and_sign_matter():
         assert find_differences(numbers(one), numbers(other), [EPSILON], 1)
 
 
-def test_a_parameter_near_zero_is_measured_by_the_others():
+def test_a_parameter_near_zero_is_measured_relative_to_the_others():
     large, nothing, hardly = torch.ones(100), torch.zeros(4), torch.full((4,), 1e-12)
     assert find_differences(numbers(large, nothing), numbers(large, hardly), [EPSILON, EPSILON], 1) == []
 
 
-def test_what_is_not_finite_on_both_is_not_told_and_on_one_it_is():
+def test_nonfinite_on_one_rank_only_is_reported():
     fine, broken = torch.ones(3), torch.tensor([1.0, math.nan, math.inf])
     assert find_differences(numbers(broken), numbers(broken), [EPSILON], 1) == []
     assert find_differences(numbers(broken), numbers(fine), [EPSILON], 1) == [(0, math.inf)]
@@ -84,7 +90,7 @@ def test_shards_are_not_comparable():
     assert not is_comparable(torch.ones(2).as_subclass(Shard))
 
 
-def test_no_number_is_read_and_no_generator_touched():
+def test_no_number_is_read_and_no_generator_used():
     read: list[str] = []
 
     class Reads(TorchDispatchMode):

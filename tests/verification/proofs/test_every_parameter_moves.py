@@ -52,7 +52,7 @@ def test_reasons_are_told(broken, classes):
 def test_decay_alone_is_not_learning(broken, classes):
     decaying = functools.partial(torch.optim.AdamW, lr=0.1, weight_decay=0.1)
     evidence = broken(NAME, model=Branched("dead"), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=decaying)
-    assert "only weight decay moves it" in evidence.message
+    assert "only weight decay changes it" in evidence.message
 
 
 def test_what_the_optimizer_does_not_hold_is_told(broken, classes):

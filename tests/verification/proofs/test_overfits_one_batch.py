@@ -23,7 +23,7 @@ def test_an_input_that_does_not_arrive_is_found(broken, classes):
     evidence = broken(
         NAME, model=Blind(8, 3), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST, options={"updates": 200}
     )
-    assert "the input seems not to reach the output" in evidence.message
+    assert "the input does not seem to reach the output" in evidence.message
     assert evidence.numbers["updates"] == 200
 
 

@@ -39,7 +39,7 @@ def test_a_buffer_that_is_kept_holds(holds, classes):
 
 def test_a_buffer_that_is_not_persistent_is_found(broken, classes):
     evidence = broken(NAME, model=Averaged("lost"), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=MOMENTUM)
-    assert "leaves out mean, which are not persistent" in evidence.message
+    assert "omits the non-persistent buffers mean" in evidence.message
 
 
 def test_an_attribute_that_counts_is_found(broken, classes):

@@ -1,1 +1,1 @@
-"""`trueloop run` and `trueloop.watch`: options in, a report and an exit code out."""
+"""Implements `trueloop run` and `trueloop.watch`: options, report and exit code."""

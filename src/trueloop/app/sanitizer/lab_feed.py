@@ -61,8 +61,8 @@ class LiveFeed:
         """Send a finding with its source excerpts."""
         if not self.problem:
             try:
-                told = {"finding": finding_to_json(finding), "excerpts": self._excerpts(finding)}
-                self.audience.write_finding(told)
+                record = {"finding": finding_to_json(finding), "excerpts": self._excerpts(finding)}
+                self.audience.write_finding(record)
             except (OSError, ValueError) as error:
                 self._on_write_error(error)
 
@@ -75,10 +75,10 @@ class LiveFeed:
             nothing: the reason why there is no report; "" if there is one.
         """
         error = report.error
-        told: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
+        record: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
         try:
-            told["error_excerpts"] = self._excerpts(error) if error else []
-            self.audience.write_end(report.updates, code, told)
+            record["error_excerpts"] = self._excerpts(error) if error else []
+            self.audience.write_end(report.updates, code, record)
         except (OSError, ValueError) as fault:
             self._on_write_error(fault)
 

@@ -1,4 +1,4 @@
-"""A report as people and programs get it: on the terminal, as a page, in files."""
+"""Prints a report on the terminal, and writes it to files."""
 
 from __future__ import annotations
 

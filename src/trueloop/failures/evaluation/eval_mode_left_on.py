@@ -65,7 +65,7 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 3
 

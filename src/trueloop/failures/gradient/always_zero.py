@@ -36,7 +36,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 64  # from the first to the last one whose gradients were read
 MIN_READ = 16  # updates whose gradients were read

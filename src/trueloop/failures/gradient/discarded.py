@@ -47,7 +47,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_WINDOWS = 5  # all windows so far, with the same pattern: batches skipped because of their loss are less regular
 MAX_DISCARDED = 4096  # backwards in a row that are remembered; a loop without an optimizer never steps

@@ -38,7 +38,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 64  # if no dataloader ends an epoch before
 MIN_TRACED = 8  # updates whose gradients were traced

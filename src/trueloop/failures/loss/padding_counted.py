@@ -37,7 +37,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_CHECKS = 64  # losses whose targets are read: those of the first windows
 

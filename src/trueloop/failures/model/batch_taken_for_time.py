@@ -44,7 +44,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import LoaderStarted, RecurrentLayerCalled, Ref
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class _Sizes(NamedTuple):

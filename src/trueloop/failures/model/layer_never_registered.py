@@ -45,7 +45,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 3  # a second optimizer may be created after the first update
 

@@ -51,7 +51,6 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.program_text.step_calls import (
     OptimizerUses,
     Texts,
@@ -61,6 +60,7 @@ from trueloop.tracing.program_text.step_calls import (
     find_uses,
     uses_gradients,
 )
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 THIS_FILE = "this file"
 MIN_BACKWARDS = 8  # as at run time

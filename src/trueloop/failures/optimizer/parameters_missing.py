@@ -64,8 +64,8 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 4  # with unused gradients; by then all other optimizers have been built and have stepped
 

@@ -57,8 +57,8 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 3
 

@@ -53,7 +53,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_TIMES: Final = 2  # once might be a probe
 MAX_STEPS: Final = 4  # latest steps to remember: two rounds of two optimizers

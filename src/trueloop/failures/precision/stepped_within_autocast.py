@@ -48,7 +48,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, Refs, StepTaken
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 DROPS_CASTS: Final = frozenset(
     (

@@ -42,7 +42,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 NEAR_ZERO: Final = 1e-12  # of the highest rate; float32 resolves 1e-7 of a weight
 MIN_UPDATES_NEAR_ZERO: Final = 16  # updates close to zero; a decay may end in fewer

@@ -1,7 +1,8 @@
 """The judge process, ``python -P -m trueloop.lab.arena.judge_process``: reads jobs and writes results as JSON lines.
 
-It imports torch and runs each job in its own fork with limits of time and memory. Out, after ``{"kind": "ready", "versions": {...}}``, for each job ``{"id", "kind":
-"curve", "points"}`` as it goes and ``{"id", "kind": "done", "trial"}`` at its end. It ends when its input does.
+It imports torch and runs each job in its own fork with limits of time and memory. After ``{"kind": "ready",
+"versions": {...}}`` it writes ``{"id", "kind": "curve", "points"}`` while a job runs and ``{"id", "kind": "done",
+"trial"}`` at its end. It ends when its input does.
 """
 
 from __future__ import annotations

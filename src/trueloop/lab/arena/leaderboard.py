@@ -77,7 +77,10 @@ CREATE TABLE IF NOT EXISTS curves (
     PRIMARY KEY (entry, seed)
 ) WITHOUT ROWID;
 """
-_COLUMNS: Final = "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
+_COLUMNS: Final = (
+    "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, "
+    "why"
+)
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
 _SELECT_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
@@ -337,7 +340,8 @@ class Leaderboard:
         """True if the baseline of the current version of a track was submitted and did not fail."""
         with self._connect() as base:
             found = base.execute(
-                "SELECT 1 FROM entries WHERE baseline AND track = ? AND track_fingerprint = ? AND state != 'failed' LIMIT 1",
+                "SELECT 1 FROM entries WHERE baseline AND track = ? AND track_fingerprint = ?"
+                " AND state != 'failed' LIMIT 1",
                 (track, track_fingerprint),
             ).fetchone()
         return found is not None
@@ -375,7 +379,7 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
 
 
 def _counted_trials(row: Row) -> tuple[Trial, ...]:
-    """Return the runs that count; if the judge was killed too often, every seed counts as failed once progress was seen."""
+    """Return the runs that count; all seeds count as failed if the judge was killed too often after showing progress."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)

@@ -167,7 +167,8 @@ def adam(before: Grid, rate: float, first: Grid, second: Grid, count: int) -> Su
         v = second[row][column] / (1 - BETAS[1] ** count)
         value = w - rate * m / (math.sqrt(v) + EPS)
         return Sum(
-            text=f"{format_cell(w)} − {format_cell(rate)} × {format_cell(m)} / (√{format_cell(v)} + {format_cell(EPS)})",
+            text=f"{format_cell(w)} − {format_cell(rate)} × {format_cell(m)} / "
+            f"(√{format_cell(v)} + {format_cell(EPS)})",
             value=value,
         )
 

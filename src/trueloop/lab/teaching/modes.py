@@ -288,7 +288,8 @@ class _Recorder:
         found: list[Statistic] = []
         for unit, (before, now) in enumerate(zip(seen.running[which].tolist(), after.tolist(), strict=True)):
             batch = format_cell(of_batch[0][unit].item())
-            moved = f"{format_cell(now)} = {format_cell(1 - share)} × {format_cell(before)} + {format_cell(share)} × {batch}{words}"
+            kept = f"{format_cell(1 - share)} × {format_cell(before)}"
+            moved = f"{format_cell(now)} = {kept} + {format_cell(share)} × {batch}{words}"
             found.append(
                 Statistic(
                     batch=_short(of_batch[0][unit].item()),
@@ -322,7 +323,8 @@ def _norm_sums(seen: _Layers) -> Cells:
     means, variances = (each.tolist() for each in used)
     return tuple(
         tuple(
-            f"{format_cell(made)} = ({format_cell(x)} − {format_cell(mean)}) / √({format_cell(variance)} + {format_cell(EPS)})"
+            f"{format_cell(made)} = ({format_cell(x)} − {format_cell(mean)}) / "
+            f"√({format_cell(variance)} + {format_cell(EPS)})"
             for made, x, mean, variance in zip(*row, means, variances, strict=True)
         )
         for row in zip(seen.normalised.tolist(), given.tolist(), strict=True)

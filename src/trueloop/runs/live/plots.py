@@ -29,9 +29,13 @@ SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
 def run_panels(run: JournalReader) -> list[Panel]:
     """Build the panels of a journal: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
     drawn = [
-        _loss_panel(run), *_metric_panels(run), _rate_panel(run), _norm_panel(run), *_speed_panels(run),
+        _loss_panel(run),
+        *_metric_panels(run),
+        _rate_panel(run),
+        _norm_panel(run),
+        *_speed_panels(run),
         _series_panel("memory_mib", run.memory),
-    ]  # fmt: skip
+    ]
     return [panel for panel in drawn if any(curve.y for curve in panel.curves)]
 
 

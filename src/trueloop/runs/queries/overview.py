@@ -20,9 +20,18 @@ ROLLED_BACK = "rolled_back"
 """Kind of the note that a rollback writes into the new run."""
 
 STATES = (
-    "running", "finished", "early_stop", "interrupted", "preempted", "failed", "killed", ROLLED_BACK, "unknown",
-    "damaged", "empty",
-)  # fmt: skip
+    "running",
+    "finished",
+    "early_stop",
+    "interrupted",
+    "preempted",
+    "failed",
+    "killed",
+    ROLLED_BACK,
+    "unknown",
+    "damaged",
+    "empty",
+)
 """The end reason of the newest process; without one, "running" while a process holds the lock, "killed" if none does,
 "unknown" where locks do not work; "rolled_back" until the run is continued; "damaged" or "empty" if the journal is."""
 

@@ -1,1 +1,1 @@
-"""What can be known of an error that ended the program, read from its traceback once, and kept as words and numbers."""
+"""Explains an error that ended the program, from its traceback, without keeping objects alive."""

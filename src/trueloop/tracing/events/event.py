@@ -43,7 +43,7 @@ class Event:
     time_s: float = 0.0
     """Time on the clock of ``time.perf_counter``."""
     overhead_s: float = 0.0
-    """Seconds of tracing overhead until then, as far as it is timed."""
+    """Timed tracing overhead until then, in seconds."""
     location: CodePosition | None = None
     """The user's line that caused it; None if no user line is on the stack."""
 

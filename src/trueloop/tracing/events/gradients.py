@@ -47,7 +47,7 @@ class LossArgumentsSwapped(Event):
     function: str
     """"binary_cross_entropy", "binary_cross_entropy_with_logits"."""
     input_is_binary: bool | None
-    """Its input consists of zeros and ones; None = not read, as it is on a device."""
+    """Its input consists of zeros and ones; None = not read, on a device."""
     target_outside_unit_interval: bool | None
     """Its target is outside of [0, 1]."""
 

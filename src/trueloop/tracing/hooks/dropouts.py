@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import DropoutWithoutTrainingFlag, Event
 from trueloop.tracing.frame_modules import owner_of
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, resolve_global
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 """Functions whose ``training`` defaults to True; that of ``alpha_dropout`` defaults to False."""
@@ -96,10 +96,10 @@ class Dropouts:
                     patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, known, look = self._stream, self._program, self._call_kinds, self._trace_call
+        stream, program, known, trace_call = self._stream, self._program, self._call_kinds, self._trace_call
 
         def dropout(*args: Any) -> Any:
-            # Asked first, so that dynamo sees nothing else of ours.
+            # Checked first, so that dynamo sees no other internal code.
             if (
                 args[TRAINING] is True
                 and not _is_compiling()
@@ -109,7 +109,7 @@ class Dropouts:
             ):
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.is_other_thread():
-                    look(frame, args[0], args[1])
+                    trace_call(frame, args[0], args[1])
             return original(*args)
 
         return dropout
@@ -118,7 +118,7 @@ class Dropouts:
         call = CodePosition(frame.f_code, frame.f_lasti)
         function = self._call_kinds.get(call)
         if function is None:
-            function = self._call_kinds[call] = _call_kinds(frame)
+            function = self._call_kinds[call] = _classify_call(frame)
         if not function or self._program.backward_depth or not isinstance(given, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
@@ -126,7 +126,7 @@ class Dropouts:
         if function == BY_MODE:
             self._program.functional_dropout_active = True
             return
-        module = _around(frame)
+        module = _enclosing_module(frame)
         if module is None:
             return
         batch, before = self._latest_inputs.get(call, (-1, None))
@@ -144,8 +144,8 @@ class Dropouts:
         )
 
 
-def _call_kinds(frame: FrameType) -> str:
-    """Return what is known of the call a frame is just making: see `_kind`."""
+def _classify_call(frame: FrameType) -> str:
+    """Return the kind of the call that a frame is at: see `_kind`."""
     call = call_at(frame) if is_user_code(frame.f_code) else None
     if call is None:
         return ""
@@ -155,20 +155,20 @@ def _call_kinds(frame: FrameType) -> str:
 
 
 def _kind(call: ast.Call, space: dict[str, Any]) -> str:
-    """Return the name of the function, if it is one of torch's and not told the mode; `BY_MODE` if it is; else ""."""
+    """Return the PyTorch function of a call without the flag; `BY_MODE` for a call with the module's mode; else ""."""
     function = resolve_global(call.func, space)
     if not any(function is each for each in FUNCTIONS):
         return ""
     if any(isinstance(each, ast.Starred) for each in call.args) or any(word.arg is None for word in call.keywords):
         return ""
-    told = [*call.args[TRAINING : TRAINING + 1], *(word.value for word in call.keywords if word.arg == "training")]
-    if not told:
+    flags = [*call.args[TRAINING : TRAINING + 1], *(word.value for word in call.keywords if word.arg == "training")]
+    if not flags:
         return function.__name__
-    return BY_MODE if isinstance(told[0], ast.Attribute) and told[0].attr == "training" else ""
+    return BY_MODE if isinstance(flags[0], ast.Attribute) and flags[0].attr == "training" else ""
 
 
 def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the files that a class of the program's and those it inherits from stand in, and their global names."""
+    """Yield the files of a user class and its user base classes, with their global names."""
     for each in kind.__mro__:
         for function in vars(each).values():
             if isinstance(function, FunctionType) and is_user_code(function.__code__):
@@ -179,10 +179,10 @@ def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
-def _around(frame: FrameType | None) -> nn.Module | None:
-    """Return the module within whose forward a frame runs, the innermost.
+def _enclosing_module(frame: FrameType | None) -> nn.Module | None:
+    """Return the module whose forward a frame runs in, the innermost.
 
-    None where a condition decides whether this frame runs, in any forward: it may be what switches the dropout.
+    None if a condition in any forward decides whether the frame runs, since that may switch the dropout.
     """
     inner: FrameType | None = None
     passed: list[FrameType] = []

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 from trueloop.tracing.graph_holders import find_holders
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.stream import EventStream
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_AGE: Final = 20  # updates; no correct program holds graphs of so many updates
 MIN_UPDATES: Final = 8  # different updates whose graphs are alive

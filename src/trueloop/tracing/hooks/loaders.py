@@ -1,4 +1,4 @@
-"""Sees what DataLoaders give, in which order, and how long the program waits for it."""
+"""Traces DataLoaders: batches, their order, and the time spent waiting for them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from trueloop.tracing.events import (
 )
 from trueloop.tracing.hooks.window_leftovers import record_leftover
 from trueloop.tracing.layer_calls import tensor_sizes
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.sample_overlap import LoaderComparison
 from trueloop.tracing.samplers import distributed_sampler, sampler_order
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 PASS_ATTRIBUTE: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied

@@ -35,11 +35,11 @@ from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
 from trueloop.tracing.layer_settings import find_dominating_epsilon, find_high_momentum, find_ineffective_freezes
 from trueloop.tracing.model_structure import ModuleModes, parameters_and_modes
 from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_output
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
 MAX_UNDRAWN_CALLS: Final = 4  # calls without a random number, after which the generator's state is no longer recorded

@@ -28,7 +28,6 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared, Ref, Refs, ReplicaStepped
 from trueloop.tracing.hooks.steps import depth_of_step
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.replicas.digest_exchange import DigestStore, Numbers, RankDigest, StoreConnection
@@ -37,6 +36,7 @@ from trueloop.tracing.replicas.round_work import RoundWork, compare_rounds, reco
 from trueloop.tracing.replicas.tensor_digest import ULPS, epsilon_of, find_differences, is_comparable, tensor_digest
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 COMPARISON_INTERVAL: Final = 1024  # rounds between two comparisons, after the first ones
 SAME_GRADIENT_HOOKS: Final = frozenset(

@@ -103,8 +103,10 @@ class Schedules:
 
         def inspect_arguments(scheduler: Any, given: Any) -> None:
             arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
-            told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
-            self._states[scheduler] = _SchedulerState(planned_steps(scheduler), told if isinstance(told, int) else None)
+            given = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
+            self._states[scheduler] = _SchedulerState(
+                planned_steps(scheduler), given if isinstance(given, int) else None
+            )
 
         inspect_arguments = self._stream.isolated("learning-rate schedules", inspect_arguments)
 

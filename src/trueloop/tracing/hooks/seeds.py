@@ -1,4 +1,4 @@
-"""Sees generators being seeded: between epochs, and while samples are drawn."""
+"""Traces calls that seed generators, between epochs and while samples are loaded."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from torch.optim import Optimizer
 
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, SymmetricUnits
-from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 STEPS_BETWEEN_CHECKS: Final = 8  # also before the first check
 MAX_CHECKS: Final = 8  # of one optimizer, if its gradients are already cleared at the check

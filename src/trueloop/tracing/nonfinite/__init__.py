@@ -1,1 +1,1 @@
-"""Where a value that is not finite came from: first from the graph of the loss, then by running the batch again."""
+"""Locates the origin of non-finite values: in the graph of the loss, then by replaying the batch."""

@@ -66,7 +66,7 @@ class _Muted:
 
 @contextlib.contextmanager
 def output_muted() -> Generator[None]:
-    """Discard the output of this thread within a ``with`` block, as it was printed before."""
+    """Discard the output of this thread within a ``with`` block, since it was printed before."""
     with (
         contextlib.redirect_stdout(cast("Any", _Muted(sys.stdout))),
         contextlib.redirect_stderr(cast("Any", _Muted(sys.stderr))),

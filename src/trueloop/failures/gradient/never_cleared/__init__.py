@@ -52,7 +52,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, StepTaken
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class Detector(failure.Detector):

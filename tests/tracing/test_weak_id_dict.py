@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class Thing:
@@ -16,7 +16,7 @@ class Thing:
         return 0
 
 
-def test_objects_are_told_apart_by_identity():
+def test_objects_are_distinguished_by_identity():
     facts = WeakIdDict[Thing, str]()
     first, second = Thing(), Thing()
     assert facts.get(first) is None
@@ -31,7 +31,7 @@ def test_objects_are_told_apart_by_identity():
     assert (facts.get(first), facts.get(second), len(facts)) == (None, "b", 1)
 
 
-def test_an_object_that_is_gone_is_forgotten_with_its_fact():
+def test_a_freed_object_is_removed_with_its_value():
     facts = WeakIdDict[Thing, Thing]()
     thing, fact = Thing(), Thing()
     told = weakref.ref(fact)
@@ -41,7 +41,7 @@ def test_an_object_that_is_gone_is_forgotten_with_its_fact():
     assert (len(facts), facts.items(), told()) == (0, [], None)
 
 
-def test_in_the_same_place_of_memory_it_is_another_object():
+def test_a_reused_address_is_another_object():
     facts = WeakIdDict[Thing, int]()
     for number in range(200):
         thing = Thing()  # as a rule where the one before was
@@ -51,7 +51,7 @@ def test_in_the_same_place_of_memory_it_is_another_object():
     assert len(facts) == 0
 
 
-def test_objects_may_go_while_they_are_walked_over():
+def test_objects_may_be_freed_during_iteration():
     facts, kept = WeakIdDict[Thing, int](), Thing()
     before = gc.get_threshold()
     gc.disable()
