@@ -17,11 +17,30 @@ ADAM, SGD = Ref("Adam", "Adam"), Ref("SGD", "SGD")
 
 def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> StepTaken:
     return StepTaken(
-        update=update, backward_count=update, time_s=0.0, optimizer=optimizer, learning_rates=(), parameters=NO_REFS, with_gradient=NO_REFS,
-        reused_gradients=NO_REFS, reused_at=None, backwards=1, cleared_between=False, cleared_at=None, grad_norm=None, grad_norm_after_backward=None,
-        zero_gradients=NO_REFS, nonfinite_gradients=NO_REFS, frozen_changed=NO_REFS, frozen=NO_REFS, scaler=None, closure=False, seconds=0.0,
-        norm_parameters=tuple(norms), parameter_norms=tuple(norms.values()),
-    )  # fmt: skip
+        update=update,
+        backward_count=update,
+        time_s=0.0,
+        optimizer=optimizer,
+        learning_rates=(),
+        parameters=NO_REFS,
+        with_gradient=NO_REFS,
+        reused_gradients=NO_REFS,
+        reused_at=None,
+        backwards=1,
+        cleared_between=False,
+        cleared_at=None,
+        grad_norm=None,
+        grad_norm_after_backward=None,
+        zero_gradients=NO_REFS,
+        nonfinite_gradients=NO_REFS,
+        frozen_changed=NO_REFS,
+        frozen=NO_REFS,
+        scaler=None,
+        closure=False,
+        seconds=0.0,
+        norm_parameters=tuple(norms),
+        parameter_norms=tuple(norms.values()),
+    )
 
 
 def named(*names: str) -> list[Ref]:

@@ -10,7 +10,7 @@ from trueloop.core.findings import Evidence, Finding, Severity, Verdict
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import BATCHED_EVENTS, Watch
-from trueloop.tracing.attach import Attachment
+from trueloop.tracing.attach import Attachment, Hook
 from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
