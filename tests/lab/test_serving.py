@@ -88,7 +88,7 @@ def test_its_own_origin_is_answered(lab: str):
         (b'{"nonsense": 1}', 400, "nonsense"),
         (b'{"__class__": {}}', 400, "__class__"),
         (b"[" * 60_000, 400, "not JSON"),
-        (b" " * (65 << 10), 413, "more than"),
+        (b" " * (65 << 10), 413, "larger than"),
     ],
 )
 def test_invalid_queries_are_refused_with_a_reason(lab: str, body: bytes, status: int, words: str):

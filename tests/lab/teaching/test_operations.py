@@ -158,7 +158,7 @@ def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(six: Six):
         own = name if six.example == "irises" else f"model.{name}"
         own = own.replace("0.", "first.").replace("2.", "second.")
         rows = parameter.detach().reshape(-1, parameter.shape[-1]).tolist()
-        assert last[own].cells == tuple(tuple(map(operations.shown, row)) for row in rows)
+        assert last[own].cells == tuple(tuple(map(operations.format_cell, row)) for row in rows)
 
 
 def test_the_flowers_are_fishers():
