@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 import torch
 
-from trueloop.verification.batch_tree import to_double, split_batch, describe_batch, leaves, replace_tensors, batch_size, select_samples, tensors
+from trueloop.verification.batch_tree import (
+    batch_size,
+    describe_batch,
+    leaves,
+    replace_tensors,
+    select_samples,
+    split_batch,
+    tensors,
+    to_double,
+)
 
 
 class Pair(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.verification import proofs as package
-from trueloop.verification.discover import select_proofs, find_proof, all_proofs
+from trueloop.verification.discover import all_proofs, find_proof, select_proofs
 
 
 def test_every_file_is_a_proof():
@@ -25,7 +25,10 @@ def test_a_proof_tells_what_it_does(proof):
 
 
 def test_names_and_groups_choose():
-    assert [proof.name for proof in select_proofs(["input-used,overfits_one_batch"])] == ["input-used", "overfits-one-batch"]
+    assert [proof.name for proof in select_proofs(["input-used,overfits_one_batch"])] == [
+        "input-used",
+        "overfits-one-batch",
+    ]
     assert {proof.group for proof in select_proofs(["data"])} == {"data"}
     assert "input-used" not in {proof.name for proof in select_proofs((), ["model"])}
 

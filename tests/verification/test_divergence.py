@@ -19,7 +19,9 @@ class Inner(nn.Module):
 def test_the_first_place_is_found():
     model = nn.Sequential(nn.Flatten(), Inner(), nn.Dropout(0.5))
     call = ModelCall(args=(torch.ones(4, 2),), kwargs={})
-    assert first_divergence(trace_modules(model, call, 0), trace_modules(model, call, 1), torch.equal) == "in 2 (Dropout)"
+    assert (
+        first_divergence(trace_modules(model, call, 0), trace_modules(model, call, 1), torch.equal) == "in 2 (Dropout)"
+    )
     assert first_divergence(trace_modules(model, call, 0), trace_modules(model, call, 0), torch.equal) == ""
     other = ModelCall(args=(torch.zeros(4, 2),), kwargs={})
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode, disable_dropout
+from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze_mode, layers_in_train_mode
 
 
 def test_batchnorm_stays_in_eval_mode():

@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, relative_differences, perturb, content_tensors, max_difference, to_best_precision
+from trueloop.verification.influence import (
+    FLOAT64_TOLERANCE,
+    LOW_PRECISION_TOLERANCE,
+    content_tensors,
+    max_difference,
+    perturb,
+    relative_differences,
+    to_best_precision,
+)
 from trueloop.verification.model_call import ModelCall
 
 

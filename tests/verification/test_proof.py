@@ -48,7 +48,9 @@ def test_a_subject_that_does_not_fit_is_an_error(prove, net, classes):
 
 def test_time_is_measured_by_the_benchs_clock(net, classes):
     ticks = iter(range(100))
-    evidence = run_proof(find_proof("input-used"), ProofContext(ProofTarget(model=net(), batch=classes[0]), clock=lambda: next(ticks)))
+    evidence = run_proof(
+        find_proof("input-used"), ProofContext(ProofTarget(model=net(), batch=classes[0]), clock=lambda: next(ticks))
+    )
     assert evidence.seconds == 1
     assert evidence.proof == "input-used"
     assert evidence.title == "The input is used"

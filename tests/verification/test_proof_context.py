@@ -66,7 +66,9 @@ def test_everything_is_afterwards_as_it_was(classes, net):
 def test_an_optimizer_is_copied_with_the_model(net, classes):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    work = ProofContext(ProofTarget(model=model, loss=nn.CrossEntropyLoss(), batch=classes, optimizer=optimizer)).training_copy()
+    work = ProofContext(
+        ProofTarget(model=model, loss=nn.CrossEntropyLoss(), batch=classes, optimizer=optimizer)
+    ).training_copy()
     assert {id(p) for p in work.optimizer.param_groups[0]["params"]} == {id(p) for p in work.model.parameters()}
     assert work.optimizer.param_groups[0]["momentum"] == 0.9
 
@@ -103,7 +105,9 @@ def test_a_model_that_cannot_be_copied_is_told(classes):
     bench = ProofContext(ProofTarget(model=Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes))
     with pytest.raises(InvalidModel, match="Give a function that creates the model"):
         bench.training_copy()
-    made = ProofContext(ProofTarget(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)).training_copy()
+    made = ProofContext(
+        ProofTarget(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)
+    ).training_copy()
     assert isinstance(made.model, Holding)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from trueloop.verification.rng_state import rng_state_preserved, reseed_loaders, seed_all
+from trueloop.verification.rng_state import reseed_loaders, rng_state_preserved, seed_all
 
 
 def drawn():

@@ -1,13 +1,12 @@
-"""The graph behind a loss: one batch forward, as training would, and no backward; of a recipe, or of a target."""
+"""Builds the autograd graph of one training batch of a recipe or a target, without running backward."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trueloop.app.training.data_feed import DataFeed
 from trueloop.autograd.graph import Graph, following, inspect
@@ -21,6 +20,7 @@ from trueloop.training.optimizers.parameter_groups import freeze
 from trueloop.training.precision.mixed_precision import autocast
 from trueloop.training.seeding import prepare_generators, seed_process
 from trueloop.training.validate import validate
+from trueloop.verification.batch_tree import leaves
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.proof_target import ProofTarget
@@ -28,7 +28,7 @@ from trueloop.verification.rng_state import seed_all
 
 
 def graph_of(recipe: Recipe) -> Graph:
-    """Return the graph of one micro-batch of a recipe: frozen parts frozen, precision and recomputing as it says.
+    """Return the graph of one micro-batch of a recipe with its frozen parameters, precision and recomputation.
 
     Raises:
         InvalidModel: the loss has no graph.
@@ -39,7 +39,7 @@ def graph_of(recipe: Recipe) -> Graph:
     prepare_generators(config)
     parts = recipe.assemble(recipe.options)
     device = resolve_device(config.device)
-    model = _made_ready(parts.model, config, device)
+    model = _prepare_model(parts.model, config, device)
     objective = as_objective(parts.objective)
     objective.to(device)
     alone = replace(config, workers=0)
@@ -52,15 +52,16 @@ def graph_of(recipe: Recipe) -> Graph:
         terms = objective(model, batch)
         loss = torch.stack([term.weight * term.sum / (1 if term.count is None else term.count) for term in terms]).sum()
     check_graph(loss)
-    outputs = {f"output {place}" if place else "output": term.output for place, term in enumerate(terms)}
-    return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
+    names = ("output", *(f"output {place}" for place in range(1, len(terms))))
+    outputs = dict(pair for name, term in zip(names, terms, strict=True) for pair in leaves(term.output, name))
+    return inspect(loss, model, {"loss": loss, **dict(leaves(batch, "batch")), **outputs})
 
 
 def graph_of_target(target: ProofTarget) -> Graph:
-    """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
+    """Return the graph of one batch of a target of `trueloop verify`, on a copy of the model in train mode.
 
     Raises:
-        InvalidConfig: the target has no loss, or no batch.
+        InvalidConfig: the target has no loss or no batch.
         InvalidModel: the loss has no graph.
     """
     context = ProofContext(target)
@@ -73,27 +74,15 @@ def graph_of_target(target: ProofTarget) -> Graph:
             loss = training.mean_loss(batch)
     except NotApplicable as lack:
         raise InvalidConfig(
-            f"There is no graph to be shown: {lack}", fix="Give the target a loss, and a batch or a loader."
+            f"There is no graph to show: {lack}", fix="Give the ProofTarget a loss, and a batch or a loader."
         ) from None
     check_graph(loss)
-    named = dict(_named("output", outputs[0] if outputs else None))
-    return inspect(loss, training.model, {"loss": loss, **dict(_named("batch", batch)), **named})
+    named = dict(leaves(outputs[0] if outputs else None, "output"))
+    return inspect(loss, training.model, {"loss": loss, **dict(leaves(batch, "batch")), **named})
 
 
-def _made_ready(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
     freeze(model, config.freeze)
     if config.recompute:
         enable_recompute(model)
     return model.to(device).train()
-
-
-def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a batch by the words that lead to them."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, each in cast("Mapping[Any, Any]", value).items():
-            yield from _named(f"{name}[{key!r}]" if name else str(key), each)
-    elif isinstance(value, tuple | list):
-        for place, each in enumerate(cast("tuple[Any, ...]", value)):
-            yield from _named(f"{name}[{place}]", each)

@@ -21,7 +21,7 @@ class WeakIdDict(Generic[T, F]):
     Cost: 0.1 us to get a value, 0.3 us to iterate over all.
     """
 
-    __slots__ = ("_values", "_on_removed", "_references")
+    __slots__ = ("_on_removed", "_references", "_values")
 
     def __init__(self, on_removed: Callable[[F], object] | None = None) -> None:
         self._values: dict[int, F] = {}

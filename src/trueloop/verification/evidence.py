@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 
 class Verdict(StrEnum):
@@ -107,10 +107,20 @@ class Evidence:
             "cause": self.cause,
             "fix": self.fix,
             "notes": list(self.notes),
-            "numbers": {name: _json_number(value) for name, value in self.numbers.items()},
-            "charts": [_chart_json(picture) for picture in self.charts],
+            "numbers": _json_ready(self.numbers),
+            "charts": [_chart_json(chart) for chart in self.charts],
             "seconds": round(self.seconds, 4),
         }
+
+
+def holds(message: str, **details: Any) -> Evidence:
+    """Return evidence that the property holds; ``details`` are further fields."""
+    return Evidence(verdict=Verdict.HOLDS, message=message, **details)
+
+
+def broken(message: str, *, cause: str, fix: str, **details: Any) -> Evidence:
+    """Return evidence that the property is broken; ``details`` are further fields."""
+    return Evidence(verdict=Verdict.BROKEN, message=message, cause=cause, fix=fix, **details)
 
 
 class NotApplicable(Exception):
@@ -121,30 +131,17 @@ class NotJudged(Exception):
     """Raised where a proof cannot decide; the message says why."""
 
 
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+def _json_ready(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _json_ready(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_json_ready(each) for each in cast("Sequence[Any]", value)]
+    return value
 
 
-def _chart_json(picture: Chart) -> dict[str, Any]:
-    kind = type(picture).__name__.lower()
-    if isinstance(picture, Curve):
-        lines = {name: [_json_number(value) for value in line] for name, line in picture.lines.items()}
-        return {
-            "kind": kind,
-            "title": picture.title,
-            "x_label": picture.x_label,
-            "level": picture.level,
-            "lines": lines,
-        }
-    if isinstance(picture, Bars):
-        values = {name: _json_number(value) for name, value in picture.values.items()}
-        return {"kind": kind, "title": picture.title, "unit": picture.unit, "values": values}
-    return {
-        "kind": kind,
-        "title": picture.title,
-        "rows": picture.rows,
-        "columns": picture.columns,
-        "labels": list(picture.labels),
-        "values": [[_json_number(value) for value in row] for row in picture.values],
-        "wrong": [list(place) for place in picture.wrong],
+def _chart_json(chart: Chart) -> dict[str, Any]:
+    return {"kind": type(chart).__name__.lower()} | {
+        each.name: _json_ready(getattr(chart, each.name)) for each in fields(chart)
     }

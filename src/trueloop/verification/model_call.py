@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -123,6 +123,19 @@ def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool =
     seed_all(seed)
     with torch.no_grad(), _buffers_restored(model) if reset else nullcontext():
         return [leaf.detach().clone() for leaf in tensors(model(*call.args, **call.kwargs))]
+
+
+def graph_nodes(root: Tensor) -> Iterator[Any]:
+    """Yield the nodes of the autograd graph of a tensor."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        waiting += [each for each, _ in node.next_functions]
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_the_best_checkpoint_before_the_target_is_copied(made):
         "The journal does not record the settings of the command: add those you passed then."
     ]
     shutil.rmtree(source / "checkpoints" / "update-000000004")
-    assert "of update 4, is gone" in roll_back(source, "6").notes[0]
+    assert "of update 4, is missing" in roll_back(source, "6").notes[0]
 
 
 def test_a_deleted_best_is_named_with_the_best_remaining(made):

@@ -54,7 +54,7 @@ def running(model: Any, *, wait: bool = True, **limits: Any) -> Iterator[Running
     service = Service(model, bounds, log=log.append)
     made = create_server(service, host="127.0.0.1", timeout_s=bounds.timeout_s)
     taken, started = bind_port(0), threading.Event()
-    thread = threading.Thread(target=run, args=(made, taken), kwargs={"say": started.set})
+    thread = threading.Thread(target=run, args=(made, taken), kwargs={"on_ready": started.set})
     thread.start()
     assert started.wait(30)
     found = Running(service, taken.getsockname()[1], log)

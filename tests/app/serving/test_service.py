@@ -146,7 +146,7 @@ HOSTILE = {
     "raw that is no truth": ({"inputs": [1, 2, 3], "raw": 1}, 400, "raw is neither"),
     "one name twice": (b'{"inputs": [1, 2, 3], "inputs": [1]}', 422, "shape"),
     "not UTF-8": (b'{"inputs": "\xff"}', 400, "not JSON"),
-    "too large": (b'{"inputs": [' + b"1," * 40_000 + b"1]}", 413, "more than 52428 bytes"),
+    "too large": (b'{"inputs": [' + b"1," * 40_000 + b"1]}", 413, "larger than 52428 bytes"),
 }
 
 

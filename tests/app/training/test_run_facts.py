@@ -38,7 +38,7 @@ def test_without_git_there_is_no_commit(monkeypatch):
 def test_the_source_of_a_recipe_with_a_file_is_recorded():
     [(name, text)] = source_text(git).items()
     assert name == "test_run_facts.py"
-    assert "def test_the_source_of_a_recipe_is_recorded" in text
+    assert "def test_the_source_of_a_recipe_with_a_file_is_recorded" in text
     made = {}
     exec("def build(): pass", made)
     assert source_text(made["build"]) == {}

@@ -25,7 +25,7 @@ def test_only_the_named_runs(made, ask_json):
 
 def test_wishes_that_cannot_be_meant(made, ask):
     made.run("a")
-    assert ask("gc")[2].startswith("error: Nothing was asked to be removed.")
+    assert ask("gc")[2].startswith("error: Nothing is selected for removal.")
     assert ask("gc", "--keep-best", "0")[2].startswith("error: --keep-best is 0.")
     assert ask("gc", "--unfinished", "--older-than", "-3")[0] in (1, 2)
     assert ask("gc", "../x", "--unfinished", "--yes")[0] == 1

@@ -49,11 +49,19 @@ class Describer:
         elif location is None and holder is not None:
             location = self._find_assignment(holder, attribute_of)
         return TensorDescription(
-            expression=text, name=name, argument_name=role, shape=tuple(map(int, tensor.shape)), created_at=location, created_by=by,
-            dtype=str(tensor.dtype).removeprefix("torch."), device=str(tensor.device),
-            requires_grad=tensor.requires_grad, grad_fn=tensor.grad_fn.name() if tensor.grad_fn is not None else "",
-            module_role=_storage_kind(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
-        )  # fmt: skip
+            expression=text,
+            name=name,
+            argument_name=role,
+            shape=tuple(map(int, tensor.shape)),
+            created_at=location,
+            created_by=by,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            requires_grad=tensor.requires_grad,
+            grad_fn=tensor.grad_fn.name() if tensor.grad_fn is not None else "",
+            module_role=_storage_kind(holder, attribute_of),
+            version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
+        )
 
     def module(self) -> ModuleDescription | None:
         """Describe the innermost module whose method was running."""

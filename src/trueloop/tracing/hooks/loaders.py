@@ -39,7 +39,7 @@ from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-PASS_ATTRIBUTE: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied
+ITERATOR_KEY: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Loaders:
             if started is not None and isinstance(
                 iterator, _ITERATOR
             ):  # the program may have replaced the iterator's class
-                setattr(iterator, PASS_ATTRIBUTE, started)
+                setattr(iterator, ITERATOR_KEY, started)
             return iterator
 
         return __iter__
@@ -167,7 +167,7 @@ class Loaders:
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
             if self._orders_read and stream.active:
-                current = self._starting_pass or getattr(iterator, PASS_ATTRIBUTE, None)
+                current = self._starting_pass or getattr(iterator, ITERATOR_KEY, None)
                 if current is not None and current.order is not None:
                     ordered(current, indices)
             return indices
@@ -215,7 +215,7 @@ class Loaders:
             epoch=0,
             backward_count_at_start=self._stream.backward_count,
         )
-        setattr(iterator, PASS_ATTRIBUTE, current)
+        setattr(iterator, ITERATOR_KEY, current)
         return current
 
     def _switch_pass(self, current: LoaderPass, start_s: float, wait_s: float) -> None:

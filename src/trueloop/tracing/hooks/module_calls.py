@@ -58,11 +58,11 @@ class _ModelState:
 
     __slots__ = (
         "batch",
-        "settings_checked",
         "freeze_attributes",
         "optimizers_checked",
         "ref",
         "refs",
+        "settings_checked",
         "training",
         "undrawn_calls",
         "used",

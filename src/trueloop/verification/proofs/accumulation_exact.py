@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.verification.batch_tree import batch_size, select_samples, split_batch, to_double
-from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze_mode, layers_in_train_mode
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
@@ -65,18 +65,16 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     picture = Bars(title="Difference from the update of the big batch", values=off, unit="of its size")
     if max(off.values()) > tolerance:
         scale = _length_ratio(reference, _update(context, trial, even))
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=_difference_message(off, tolerance, scale, (even, ragged)),
+        return broken(
+            _difference_message(off, tolerance, scale, (even, ragged)),
             cause="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
             fix="Compute the loss as a sum and a count per micro-batch, call backward on the sums, and divide the "
             "gradient once by the total count.",
             numbers={**numbers, "times": scale},
             charts=(picture,),
         )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"The update from {k} micro-batches equals that of the big batch to {format_float(max(off.values()))} of "
+    return holds(
+        f"The update from {k} micro-batches equals that of the big batch to {format_float(max(off.values()))} of "
         f"its size, also with a short last one ({' + '.join(map(str, ragged))}).",
         notes=_batchnorm_note(context, batch, even, double=trial.double),
         numbers=numbers,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import batch_size, select_samples
-from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.evidence import Evidence, broken, holds
 from trueloop.verification.influence import call_batch_size, per_sample_outputs, relative_differences, to_best_precision
 from trueloop.verification.model_call import ModelCall, model_outputs
 from trueloop.verification.proof import Proof
@@ -53,7 +53,7 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
             if problem := _difference(expected, got, exact.tolerance):
                 return _broken(count, start, problem)
     tried = ", ".join(map(str, [*sizes, B]))
-    return Evidence(verdict=Verdict.HOLDS, message=f"A sample's output is the same in batches of {tried}.")
+    return holds(f"A sample's output is the same in batches of {tried}.")
 
 
 def _describe_error(error: Exception) -> str:
@@ -70,9 +70,8 @@ def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> 
 
 def _broken(size: int, start: int, problem: str) -> Evidence:
     who = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"In eval mode {who} {problem}.",
+    return broken(
+        f"In eval mode {who} {problem}.",
         cause=f"batch of {size}",
         fix="Name the dimension in squeeze(dim), write -1 for the batch in reshapes, and use running statistics.",
     )

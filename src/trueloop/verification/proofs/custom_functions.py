@@ -16,7 +16,8 @@ from torch.autograd.gradcheck import GradcheckError
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import tensors
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
+from trueloop.verification.model_call import graph_nodes
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
@@ -42,13 +43,11 @@ def custom_functions(context: ProofContext) -> Evidence:
 
     A Function whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a
     deliberate gradient that cannot be checked: it is reported as a note.
-
-    Args:
-        context: context of the target.
     """
     batch = context.first_samples(4)
     training = context.training_copy()
-    functions = _functions(training.mean_loss(batch))
+    nodes = graph_nodes(training.mean_loss(batch))
+    functions = list(dict.fromkeys(node._forward_cls for node in nodes if hasattr(node, "_forward_cls")))  # noqa: SLF001
     if not functions:
         raise NotApplicable("The graph of the loss contains no custom autograd Function.")
     with _recorded_calls(functions) as calls:
@@ -58,40 +57,19 @@ def custom_functions(context: ProofContext) -> Evidence:
     remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)
     judged = [each for each in checked if not each.deliberate]
     if wrong:
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=" ".join(
-                f"The gradient of {each.name} does not match its forward: {each.problem}." for each in wrong
-            ),
+        return broken(
+            " ".join(f"The gradient of {each.name} does not match its forward: {each.problem}." for each in wrong),
             cause=wrong[0].name,
             fix="Derive backward again; return one gradient per input of forward, None where there is none.",
             notes=remarks,
         )
     if not judged:
         raise NotApplicable(" ".join(remarks) or "No custom Function is called in a repeatable way.")
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
+    return holds(
+        f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
         "gradcheck in double precision.",
         notes=remarks,
     )
-
-
-def _functions(root: Tensor) -> list[Function]:
-    """Return the distinct custom Functions in a graph."""
-    found: dict[Function, None] = {}
-    seen: set[Any] = set()
-    waiting: list[Any] = [root.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        function = getattr(node, "_forward_cls", None)
-        if function is not None:
-            found[function] = None
-        waiting += [each for each, _ in node.next_functions]
-    return list(found)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.divergence import first_divergence, trace_modules
-from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.evidence import Evidence, broken, holds
 from trueloop.verification.influence import relative_differences
 from trueloop.verification.model_call import model_outputs
 from trueloop.verification.model_snapshot import ModelSnapshot
@@ -22,7 +22,6 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     """Evaluate one batch several times with different random numbers, and compare bit for bit.
 
     Args:
-        context: context of the target.
         times: number of evaluations.
     """
     batch = context.batch
@@ -47,24 +46,20 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
             if in_train_mode
             else ""
         )
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the largest."
+        return broken(
+            f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the largest."
             f"{f' They first differ {where}.' if where else ''}{still}",
             cause=where or "the model",
             fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",
             numbers={"most": most},
         )
     if changed:
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"Evaluation changes the model: {', '.join(changed[:3])}.",
+        return broken(
+            f"Evaluation changes the model: {', '.join(changed[:3])}.",
             cause=changed[0],
             fix="Update statistics only where self.training is true.",
         )
-    return Evidence(
-        verdict=Verdict.HOLDS, message=f"Evaluated {times} times, one batch gives the same outputs bit for bit."
-    )
+    return holds(f"Evaluated {times} times, one batch gives the same outputs bit for bit.")
 
 
 PROOF = Proof(title="Evaluation is deterministic", group="model", prove=evaluation_repeatable)

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from trueloop.core.formatting import format_count
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
+from trueloop.verification.model_call import graph_nodes
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
@@ -25,7 +26,6 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
     unchanged parameters get two more updates. A change by weight decay alone does not count.
 
     Args:
-        context: context of the target.
         updates: number of updates after which every parameter must have changed.
     """
     training = context.training_copy()
@@ -34,9 +34,8 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
         raise NotApplicable("No parameter is trainable.")
     batches = context.batches(updates)
     if unknown := _unregistered(training, batches[0]):
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
+        return broken(
+            f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
             f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
             f"{', ...' if len(unknown) > 4 else ''}.",
             cause=unknown[0],
@@ -55,9 +54,8 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
     stuck = [name for name in names if name in left]
     if stuck:
         examples = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
+        return broken(
+            f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
             f"{format_count(updates, 'update')}: "
             f"{examples}{', ...' if len(stuck) > 4 else ''}.",
             cause=stuck[0],
@@ -68,9 +66,8 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
     remarks = (
         (f"Changed only after the first update, where their gradient is 0: {', '.join(late[:4])}.",) if late else ()
     )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"All {format_count(len(names), 'trainable parameter')} moved"
+    return holds(
+        f"All {format_count(len(names), 'trainable parameter')} moved"
         f"{' after one update' if not late else f' within {updates} updates'}.",
         notes=remarks,
         numbers={"trainable": len(names), "late": len(late)},
@@ -92,7 +89,7 @@ def _unregistered(training: TrainingCopy, batch: object) -> list[str]:
     found = {key: place for key, place in found.items() if key not in held}
     if not found:
         return []
-    used = {id(variable) for variable in _leaves(training.mean_loss(batch))}
+    used = {id(node.variable) for node in graph_nodes(training.mean_loss(batch)) if hasattr(node, "variable")}
     return [place for key, place in found.items() if key in used]
 
 
@@ -107,20 +104,6 @@ def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]
     elif isinstance(value, dict):
         for key, part in cast("dict[Any, Any]", value).items():
             yield from _parameters_in(part, f"{place}[{key!r}]")
-
-
-def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the leaf tensors of the graph of a loss."""
-    seen: set[Any] = set()
-    waiting: list[Any] = [root.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        waiting += [each for each, _ in node.next_functions]
 
 
 def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
@@ -52,9 +52,8 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
         gradient = now[worst].grad is not None
         held = any(now[worst] is p for group in training.optimizer.param_groups for p in group["params"])
         why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
+        return broken(
+            f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
             f"{format_count(updates, 'update')}, "
             f"{worst} by {format_float(moved[worst])}.{why}",
             cause=worst,
@@ -62,9 +61,8 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
             numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},
             notes=remarks,
         )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+    return holds(
+        f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
         f"{format_count(updates, 'update')}.",
         notes=remarks,
         numbers={"frozen": len(frozen)},

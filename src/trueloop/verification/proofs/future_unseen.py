@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
-from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, Grid, NotApplicable, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
 from trueloop.verification.influence import (
     PreciseModel,
@@ -81,9 +81,8 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
         wrong=seen.ahead,
     )
     if not seen.ahead:
-        return Evidence(
-            verdict=Verdict.HOLDS,
-            message=f"Changing any of {format_count(len(seen.positions), 'position')} changes no earlier output.",
+        return holds(
+            f"Changing any of {format_count(len(seen.positions), 'position')} changes no earlier output.",
             notes=remarks,
             charts=(picture,),
         )
@@ -91,9 +90,8 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
     where = f" It first appears {seen.where}." if seen.where else ""
     most = max(seen.grid[t][s] for t, s in seen.ahead)
     at, later = seen.positions[t], seen.positions[s]
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"The output at position {at} changes with position {later}, {when}, by up to {format_float(most)} of "
+    return broken(
+        f"The output at position {at} changes with position {later}, {when}, by up to {format_float(most)} of "
         f"the largest output.{where}",
         cause=seen.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "

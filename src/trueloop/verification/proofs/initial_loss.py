@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import tensors
-from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, broken, holds
 from trueloop.verification.model_call import is_criterion, model_outputs, split_pair
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
@@ -48,7 +48,6 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
     """Measure the loss before any update, and compare it with that of an uninformed guess.
 
     Args:
-        context: context of the target.
         expected: expected initial loss, for a custom loss.
     """
     training = context.training_copy()
@@ -66,15 +65,14 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
     low_end, high_end = (BELOW, should.above) if should.certain else NEAR
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
-        return Evidence(verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
+        return holds(f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{message}; whether that applies to this loss is unknown: give expected=.")
     if ratio < BELOW and isinstance(context.target.model, nn.Module):
         raise NotApplicable(f"{message}: the model seems to be trained already.")
     low = ratio < BELOW
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"{message}: {format_float(ratio)} times as much.",
+    return broken(
+        f"{message}: {format_float(ratio)} times as much.",
         cause="the input" if low else "the last layer",
         fix="Check whether the inputs contain the target."
         if low

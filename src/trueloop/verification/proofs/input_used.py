@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
 from trueloop.verification.influence import (
     PreciseModel,
     call_batch_size,
@@ -30,11 +30,7 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def input_used(context: ProofContext) -> Evidence:
-    """Change each input of the model in turn, and check whether any output changes.
-
-    Args:
-        context: context of the target.
-    """
+    """Change each input of the model in turn, and check whether any output changes."""
     batch = context.first_samples(8)
     model = context.training_copy().model.eval()
     call = context.call(model, batch)
@@ -55,17 +51,15 @@ def input_used(context: ProofContext) -> Evidence:
         raise NotApplicable("The model has no input that could be changed.")
     unused = [path for path, value in moved.items() if not value]
     if unused:
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+        return broken(
+            f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
             "without any effect on the outputs.",
             cause=unused[0],
             fix="Trace it through forward: is it overwritten, multiplied by zero, or is something else returned?",
             numbers={f"moves_{path}": value for path, value in moved.items()},
         )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"Every input changes the outputs ({', '.join(moved)})."
+    return holds(
+        f"Every input changes the outputs ({', '.join(moved)})."
         if len(moved) > 1
         else f"Changing the input changes the outputs by {format_float(max(moved.values()))} of the largest.",
         notes=_idle_features(exact),

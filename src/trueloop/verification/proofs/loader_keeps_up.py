@@ -11,7 +11,7 @@ import torch
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
 from trueloop.verification.batch_tree import batch_size
-from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, broken, holds
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.rng_state import seed_all
@@ -55,9 +55,8 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
         f"{format_duration(update_s)} per batch)"
     )
     if share > MAX_WAITING_SHARE and read_s > NEGLIGIBLE_S:
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"{message}.",
+        return broken(
+            f"{message}.",
             cause="the loader",
             fix="Use workers (num_workers), preprocess once what is computed for every sample (decode, resize, tokenise), "
             "and read in larger pieces.",
@@ -65,7 +64,7 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
             charts=(picture,),
         )
     remarks = ("That is a large share, but each batch takes almost no time.",) if share > MAX_WAITING_SHARE else ()
-    return Evidence(verdict=Verdict.HOLDS, message=f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
+    return holds(f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
 def _read(context: ProofContext, most: int) -> tuple[float, int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from trueloop.core.formatting import format_count, format_float, format_percent
-from trueloop.verification.evidence import Curve, Evidence, Verdict
+from trueloop.verification.evidence import Curve, Evidence, broken, holds
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
@@ -17,7 +17,6 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
     """Train on a few batches, twice each, and compare each batch's loss before and after with the same dropout.
 
     Args:
-        context: context of the target.
         batches: number of batches, the first of the loader.
         passes: number of passes over them.
     """
@@ -43,26 +42,23 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
     picture = Curve(title="Loss of each batch before its update", lines={"loss": seen})
     numbers = {"before": first, "after": last, "updates": len(seen) - 1}
     if not math.isfinite(last):
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
+        return broken(
+            f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
             cause="the loss",
             fix="Lower the learning rate; look for logarithms of 0 and divisions by 0.",
             numbers=numbers,
             charts=(picture,),
         )
     if fell <= 0:
-        return Evidence(
-            verdict=Verdict.BROKEN,
-            message=f"The loss does not fall: {change}.",
+        return broken(
+            f"The loss does not fall: {change}.",
             cause="the loss",
             fix="Check the sign of the loss, the learning rate, frozen parameters, and that the optimizer holds the model.",
             numbers=numbers,
             charts=(picture,),
         )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"The loss fell by {format_percent(fell)}: {change}.",
+    return holds(
+        f"The loss fell by {format_percent(fell)}: {change}.",
         numbers=numbers,
         charts=(picture,),
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import describe_batch, leaves, map_tensors, select_samples, to_double
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict, broken, holds
 from trueloop.verification.influence import (
     FLOAT64_TOLERANCE,
     LOW_PRECISION_TOLERANCE,
@@ -184,13 +184,12 @@ def _compare(
     if not moved and not loss:
         unchanged = "no output changes" if loss_a is None else "neither the outputs nor the loss change"
         sentence = f"With {format_count(hidden, 'position')} masked, {unchanged} {when}."
-        return Evidence(verdict=Verdict.HOLDS, message=sentence, numbers=numbers)
+        return holds(sentence, numbers=numbers)
     parts = [f"outputs of valid positions change by {format_float(moved)}"] if moved else []
     parts += [f"the loss changes by {format_float(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"Masked positions have influence: {when}, {' and '.join(parts)}.",
+    return broken(
+        f"Masked positions have influence: {when}, {' and '.join(parts)}.",
         cause=fault,
         fix=FIX,
         numbers=numbers,

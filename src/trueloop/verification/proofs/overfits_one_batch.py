@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
 from trueloop.verification.batch_tree import batch_size, map_tensors, select_samples, tensors
-from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
+from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, broken, holds
 from trueloop.verification.freeze_mode import disable_dropout
 from trueloop.verification.model_call import is_criterion, split_pair
 from trueloop.verification.proof import Proof
@@ -75,7 +75,6 @@ def overfits_one_batch(
     every sample has the same input.
 
     Args:
-        context: context of the target.
         updates: largest number of updates.
         share: share of the first loss, above its minimum, that may be left.
         samples: number of samples of the batch.
@@ -96,15 +95,12 @@ def overfits_one_batch(
     start, last, done = trained.seen[0], trained.seen[-1], len(trained.seen) - 1
     numbers = {"first": start, "last": last, "updates": done, "target": trained.target}
     if trained.reached_target:
-        return Evidence(
-            verdict=Verdict.HOLDS, message=f"{trained.summary}.", numbers=numbers, charts=(curve,), notes=remarks
-        )
+        return holds(f"{trained.summary}.", numbers=numbers, charts=(curve,), notes=remarks)
     if not trained.in_time:
         limit = format_duration(context.target.seconds)
         raise NotJudged(f"{trained.summary}, in the time limit of {limit}: give seconds= or a smaller batch.")
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"{trained.summary}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
+    return broken(
+        f"{trained.summary}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
         f"but at most {format_percent(share)} is expected.{_constant_guess_remark(context.target.loss, few, last)}",
         cause="the model",
         fix="Check that input and target match, that the gradient reaches every layer, and the learning rate.",

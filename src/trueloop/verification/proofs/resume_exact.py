@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, broken, holds
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import capture_rng_state, restore_rng_state, seed_all
@@ -25,7 +25,6 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     ``state_dict()``. The random state is carried over.
 
     Args:
-        context: context of the target.
         updates: total number of updates.
     """
     training = context.training_copy()
@@ -48,15 +47,13 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     _train(again, batches, half, updates)
     different = _first_difference(straight, again)
     if different is None:
-        return Evidence(
-            verdict=Verdict.HOLDS,
-            message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, all parameters and "
+        return holds(
+            f"Stopped after {half} of {format_count(updates, 'update')} and resumed, all parameters and "
             "buffers are the same bit for bit.",
         )
     name, gap = different
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
+    return broken(
+        f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
         f"{_missing_state(training, state)}",
         cause=name,
         fix="Save and load the optimizer too; keep counters and averages of forward in persistent buffers, and include "

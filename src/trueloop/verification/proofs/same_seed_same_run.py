@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import clone_batch, leaves, move_batch
-from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import reseed_loaders, seed_all
@@ -34,7 +34,6 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
     """Create the model, read the loader and train twice from one seed, and report where the runs diverge.
 
     Args:
-        context: context of the target.
         updates: number of updates of each run.
     """
     if not any(parameter.requires_grad for parameter in context.original.parameters()):
@@ -49,9 +48,8 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
     for number, (a, b) in enumerate(zip(first.states, second.states, strict=True), start=1):
         if name := _differs(a, b):
             return _broken(f"update {number}: {name}", name, a[name], b[name])
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
+    return holds(
+        f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
         notes=()
         if not isinstance(context.target.model, nn.Module)
         else ("Initialisation was not checked: for that, give a function that creates the model.",),
@@ -98,9 +96,8 @@ def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
     gap = (
         f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     )
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"Two runs from one seed diverge at {where}{gap}.",
+    return broken(
+        f"Two runs from one seed diverge at {where}{gap}.",
         cause=fault,
         fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
         "a set), and use deterministic kernels: torch.use_deterministic_algorithms(True).",

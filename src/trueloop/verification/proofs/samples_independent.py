@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import replace_tensors, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
-from trueloop.verification.evidence import Evidence, Grid, Verdict
+from trueloop.verification.evidence import Evidence, Grid, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
 from trueloop.verification.influence import (
     PreciseModel,
@@ -82,9 +82,8 @@ def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
     if training.wrong:
         return _broken(training, "in train mode only")
     pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"In {format_count(pairs, 'pair')} of samples no output changes with the other sample's input.",
+    return holds(
+        f"In {format_count(pairs, 'pair')} of samples no output changes with the other sample's input.",
         notes=remarks,
         numbers={"pairs": pairs},
         charts=(_grid(evaluated),),
@@ -95,9 +94,8 @@ def _broken(leaks: LeakMatrix, when: str) -> Evidence:
     i, j = leaks.wrong[0]
     most = max(leaks.grid[i][j] for i, j in leaks.wrong)
     where = f" Samples first mix {leaks.where}." if leaks.where else ""
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=f"Output {i} changes with sample {j} {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
+    return broken(
+        f"Output {i} changes with sample {j} {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
         f"leak, by up to {format_float(most)} of the largest output.{where}",
         cause=leaks.where or f"output {i}, sample {j}",
         fix=FIX,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_percent
 from trueloop.verification.batch_tree import batch_size, leaves, select_samples
-from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, broken, holds
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
@@ -75,9 +75,8 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
             f"{format_percent(share)} of the held-out samples repeat a training sample, but {format_percent(train.repeated)} of the "
             "training samples repeat one another too: content does not identify samples here."
         )
-    return Evidence(
-        verdict=Verdict.HOLDS,
-        message=f"None of {format_count(held.samples, 'held-out sample')} is among "
+    return holds(
+        f"None of {format_count(held.samples, 'held-out sample')} is among "
         f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
         charts=(picture,),
@@ -86,9 +85,8 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
 
 
 def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -> Evidence:
-    return Evidence(
-        verdict=Verdict.BROKEN,
-        message=sentence,
+    return broken(
+        sentence,
         cause=fault,
         fix="Remove duplicates, then split before any other step, keeping together what belongs together (person, document, day).",
         numbers=numbers,
