@@ -87,7 +87,7 @@ def forget(folder: Path) -> None:
 def stall(state: State, folder: Path, rounds: int) -> SideBySide:
     """Compare how long training waits."""
     blocking = Saver(CheckpointFolder(folder / "blocking", keep_last=1), blocking=True)
-    background = Saver(CheckpointFolder(folder / "beside", keep_last=1))
+    background = Saver(CheckpointFolder(folder / "background", keep_last=1))
     whole: dict[Saver, list[Cost]] = {blocking: [], background: []}
 
     def save(saver: Saver) -> Cost:

@@ -3,7 +3,7 @@
 Three ways, each next to what it replaces: the chunked cross-entropy next to PyTorch's on the logits of all tokens, at
 three sizes of the vocabulary; recomputed blocks next to stored ones on a transformer of six; and convolutions with
 their weights channels-last next to the default layout, which saves no memory and is here for its time. Memory is the
-peak of torch's CPU allocator over one forward and backward pass, weights and gradients not counted twice; time is CPU
+peak of PyTorch's CPU allocator over one forward and backward pass, weights and gradients not counted twice; time is CPU
 time.
 """
 

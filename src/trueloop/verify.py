@@ -1,6 +1,6 @@
 """Proofs on your own model and loop: ``trueloop.verify.overfits_one_batch(model, loss, batch)``.
 
-Every proof is a function ``(model, loss=None, batch=None, **more)``, where ``more`` are further fields of a `ProofTarget`
+Every proof is a function ``(model, loss=None, batch=None, **more)``, where ``more`` are fields of a `ProofTarget`
 (``loader``, ``optimizer``, ``step``, ``mask``...) and the proof's own options. It returns `Evidence`, which is true in
 a condition where the property holds; ``print(trueloop.verify.names())`` lists them. `prove` runs them all.
 

@@ -1,7 +1,7 @@
 """Combines the gradients of several losses into one direction: PCGrad, MGDA, CAGrad.
 
-Each method needs only the inner products of the gradients and returns a weight for each loss. So each is a function of a
-matrix of tasks by tasks in float64, and the large vectors are read only twice.
+Each method needs only the inner products of the gradients and returns a weight for each loss. So each is a function of
+a matrix of tasks by tasks in float64, and the large vectors are read only twice.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def largest(graph: Graph) -> Iterator[str]:
     for memory in graph.memories[:LARGEST]:
         who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
         also = f"{memory.owner}, which stays; " if memory.owner else ""
-        yield f"{format_size(memory.size_b):>10}  {format_percent(memory.size_b / held if held else 0):>6}  {also}{format_names(who)}"
+        share = format_percent(memory.size_b / held if held else 0)
+        yield f"{format_size(memory.size_b):>10}  {share:>6}  {also}{format_names(who)}"
     rest = graph.memories[LARGEST:]
     if rest:
         yield f"{format_size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
@@ -67,7 +68,8 @@ def by_module(graph: Graph) -> Iterator[str]:
         sums[module] = sums.get(module, 0) + (0 if memory.owner else memory.size_b)
     for module in sorted(counts, key=lambda module: -sums.get(module, 0)):
         name = module or "outside the modules"
-        yield f"{format_size(sums.get(module, 0)):>10}  {replace_unprintable(name)} ({format_count(counts[module], 'operation')})"
+        count = format_count(counts[module], "operation")
+        yield f"{format_size(sums.get(module, 0)):>10}  {replace_unprintable(name)} ({count})"
 
 
 def tree(graph: Graph) -> Iterator[str]:

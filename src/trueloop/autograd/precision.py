@@ -13,7 +13,7 @@ HALVES = (torch.float16, torch.bfloat16)
 def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
     """Convert a tensor to the precision to compute in, and return it with the dtype of the result.
 
-    Halves are computed in float32. Under autocast the result stays float32, like that of torch's ``softmax`` on a
+    Halves are computed in float32. Under autocast the result stays float32, like the result of ``torch.softmax`` on a
     GPU; otherwise it has the dtype of the input. ``torch.amp.custom_fwd`` cannot be used for this: it needs
     the old style of a Function, and the kind of device when the class is written.
 

@@ -190,10 +190,10 @@ def plan(  # the seven sizes of a run, all named
     )
     if made.iterations_per_epoch == 0:
         raise InvalidConfig(
-            f"drop_last with batch {format_number(made.batch)} on {format_count(made.processes, 'process')} leaves nothing of "
-            f"the {format_count(made.dataset, 'example')} in the dataset.",
-            why=f"One iteration takes {format_number(made.iteration_examples)} examples, so every epoch would be empty and "
-            "nothing would be trained.",
+            f"drop_last with batch {format_number(made.batch)} on {format_count(made.processes, 'process')} leaves "
+            f"nothing of the {format_count(made.dataset, 'example')} in the dataset.",
+            why=f"One iteration takes {format_number(made.iteration_examples)} examples, so every epoch would be empty "
+            "and nothing would be trained.",
             fix="Keep the partial batch (drop_last off), or use a smaller batch or fewer processes.",
         )
     return made
@@ -222,7 +222,8 @@ def _notes_on_size(made: Plan) -> Iterator[str]:
     examples = format_count(made.dataset, "example")
     if made.batch > made.dataset:
         yield (
-            f"A batch of {format_number(made.batch)} is larger than the dataset: every epoch is one iteration, on {examples}."
+            f"A batch of {format_number(made.batch)} is larger than the dataset: "
+            f"every epoch is one iteration, on {examples}."
         )
     elif made.effective_batch > made.dataset:
         yield (
@@ -243,17 +244,17 @@ def _notes_on_windows(made: Plan) -> Iterator[str]:
     if made.partial_last_batch and made.iterations_per_epoch > 1:
         weight = made.iteration_examples / made.last_batch
         yield (
-            f"The last iteration of every epoch holds {format_number(made.last_batch)} of {format_number(made.iteration_examples)} "
-            f"examples. In a mean of batch means each of them counts {weight:.3g} times as much as any other: "
+            f"The last iteration of every epoch holds {format_number(made.last_batch)} of "
+            f"{format_number(made.iteration_examples)} examples. In a mean of batch means each of them counts {weight:.3g} times as much as any other: "
             "add up sums and counts, and divide once."
         )
     if made.short_last_window:
         window, whole = format_number(made.accumulate), made.iterations_per_epoch // made.accumulate
         yield (
             f"The last window of every epoch is short: {format_number(made.last_window)} of {window} micro-batches, "
-            f"{format_count(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by {window}, "
-            f"and step it. Stepping only after every {window} micro-batches makes {format_count(whole, 'update')} an epoch "
-            f"instead of {format_number(made.updates_per_epoch)}, and leaks the rest into the next epoch."
+            f"{format_count(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by "
+            f"{window}, and step it. Stepping only after every {window} micro-batches makes "
+            f"{format_count(whole, 'update')} an epoch instead of {format_number(made.updates_per_epoch)}, and leaks the rest into the next epoch."
         )
     if made.iterations > made.updates:
         yield (
@@ -276,6 +277,6 @@ def _notes_on_processes(made: Plan) -> Iterator[str]:
     yield (
         f"{format_count(made.dataset, 'example')} do not divide among {format_count(made.processes, 'process')}"
         + (f": {format_number(idle)} of them would draw nothing in the last iteration" if idle > 0 else "")
-        + f". PyTorch's DistributedSampler repeats {format_count(made.processes - left_over, 'example')} in every epoch "
-        "to even that out; the counts here hold each example once."
+        + f". PyTorch's DistributedSampler repeats {format_count(made.processes - left_over, 'example')} in every "
+        "epoch to even that out; the counts here hold each example once."
     )

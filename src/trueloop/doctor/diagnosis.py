@@ -11,7 +11,7 @@ from trueloop.doctor.machine import Machine
 
 Group = Literal["software", "accelerator", "processor", "memory", "disk", "numbers", "output"]
 
-PREFETCH: Final = 2  # the default prefetch_factor of torch's DataLoader: batches kept ready for each worker
+PREFETCH: Final = 2  # the default prefetch_factor of torch.utils.data.DataLoader: batches kept ready for each worker
 
 
 class Level(StrEnum):

@@ -185,7 +185,7 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
 
 @contextlib.contextmanager
 def _capture_warnings() -> Generator[list[warnings.WarningMessage]]:
-    """Silence the log messages of torch's exporters, and yield the caught warnings."""
+    """Silence the log messages of PyTorch's exporters, and yield the caught warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

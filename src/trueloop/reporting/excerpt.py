@@ -123,7 +123,7 @@ def _trim(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _consecutive(start: int, step: int, present: set[int]) -> Iterator[int]:
-    """Yield consecutive numbers from a start, as long as they are present."""
+    """Yield consecutive numbers from a start, while they are present."""
     while start in present:
         yield start
         start += step

@@ -1,1 +1,1 @@
-"""Proofs on somebody's own model and loop: one file per proof in `proofs`, each returns evidence."""
+"""Proofs on the user's model and loop: one file per proof in `proofs`, each returns evidence."""

@@ -21,12 +21,12 @@ MAX_POINTS = 400
 def render_chart(picture: Chart) -> Markup:
     """Draw one picture as a figure with its title and a sentence."""
     if isinstance(picture, Curve):
-        body, told = _curve(picture)
+        body, caption = _curve(picture)
     elif isinstance(picture, Bars):
-        body, told = _bars(picture)
+        body, caption = _bars(picture)
     else:
-        body, told = _grid(picture)
-    return element("figure", element("h3", picture.title), body, element("figcaption", told))
+        body, caption = _grid(picture)
+    return element("figure", element("h3", picture.title), body, element("figcaption", caption))
 
 
 def _svg(width: float, height: float, title: str, parts: Sequence[object], kind: str = "chart") -> Markup:
@@ -81,9 +81,9 @@ def _bars(bars: Bars) -> tuple[Markup, str]:
         parts.append(element("text", name, x=142, y=top + 19, text_anchor="end"))
         parts.append(element("rect", x=150, y=top + 5, width=max(1.0, width), height=BAR - 10, rx=3, class_="amount"))
         parts.append(element("text", _amount(value), x=158 + max(1.0, width), y=top + 19))
-    told = "; ".join(f"{name} {_amount(value)}" for name, value in bars.values.items())
+    caption = "; ".join(f"{name} {_amount(value)}" for name, value in bars.values.items())
     unit = f", in {bars.unit}" if bars.unit else ""
-    return _svg(WIDTH, BAR * len(bars.values), bars.title, parts), f"{told}{unit}."
+    return _svg(WIDTH, BAR * len(bars.values), bars.title, parts), f"{caption}{unit}."
 
 
 def _amount(value: float) -> str:
@@ -103,16 +103,22 @@ def _grid(grid: Grid) -> tuple[Markup, str]:
             kind = "bad" if (i, j) in wrong else "on" if value else "off"
             # By the root: an influence of a hundredth is to be seen, too.
             strength = 1.0 if not math.isfinite(value) else 0.25 + 0.75 * math.sqrt(min(1.0, value / most))
-            told = element(
+            tooltip = element(
                 "title", f"{grid.rows} {grid.labels[i]}, {grid.columns} {grid.labels[j]}: {format_float(value)}"
             )
             x, y = LABEL + j * CELL, LABEL + i * CELL
             opacity = round(strength, 2) if value else 1
             parts.append(
-                element("rect", told, x=x + 1, y=y + 1, width=CELL - 2, height=CELL - 2, class_=kind, opacity=opacity)
+                element(
+                    "rect", tooltip, x=x + 1, y=y + 1, width=CELL - 2, height=CELL - 2, class_=kind, opacity=opacity
+                )
             )
     size = LABEL + CELL * len(grid.labels)
     parts.append(element("text", grid.columns, x=LABEL, y=18))
     parts.append(element("text", grid.rows, x=-size, y=18, transform="rotate(-90)"))
-    told = f"{len(wrong)} of the coloured cells should be empty." if wrong else "Nothing where nothing should be."
-    return _svg(max(size, 240), size + 4, grid.title, parts, "matrix"), told
+    caption = (
+        f"{len(wrong)} of the coloured cells should be empty."
+        if wrong
+        else "All other cells are empty, as they should be."
+    )
+    return _svg(max(size, 240), size + 4, grid.title, parts, "matrix"), caption

@@ -210,7 +210,7 @@ class ProofContext:
             call = self.call(model, batch)
         if batch_size(call.tree) != samples:
             raise NotApplicable(
-                f"The model is called with {describe_batch(call.tree)} for {samples} samples: its rows are not the samples."
+                f"For {samples} samples the model is called with {describe_batch(call.tree)}: its rows are not samples."
             )
         return batch, call
 

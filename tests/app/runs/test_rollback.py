@@ -62,9 +62,7 @@ def test_the_best_checkpoint_before_the_target_is_copied(made):
     rolled = roll_back(source, "6")
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
     assert [each.update for each in folder.checkpoints()] == [4, 6]
-    assert rolled.notes == [
-        "The journal does not record the settings of the command: add those you passed then."
-    ]
+    assert rolled.notes == ["The journal does not record the settings of the command: add those you passed then."]
     shutil.rmtree(source / "checkpoints" / "update-000000004")
     assert "of update 4, is missing" in roll_back(source, "6").notes[0]
 

@@ -32,7 +32,7 @@ def watch(
 
     As a context manager it watches the block: ``with trueloop.watch() as report: ...``, and ``report`` has the
     findings. As a plain call, ``trueloop.watch(model, optimizer)``, it watches until the program ends, and then prints
-    its report on standard error. In both cases errors and warnings are printed there as soon as they are found.
+    its report on standard error. In both cases errors and warnings are printed there immediately.
 
     Args:
         parts: models, optimizers and loaders of the program, so that messages name them from the start. Other objects

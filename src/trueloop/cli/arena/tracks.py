@@ -42,12 +42,12 @@ def as_record(track: Track) -> dict[str, object]:
     return {
         "name": track.name,
         "title": track.title,
-        "told": track.description,
+        "description": track.description,
         "target": track.target,
         "goal": f"{format_percent(track.target)} on two held-out splits",
         "examples": track.examples,
         "baseline": track.baseline.non_default_settings(),
-        "mark": track.fingerprint,
+        "fingerprint": track.fingerprint,
         "model": track.model,
     }
 

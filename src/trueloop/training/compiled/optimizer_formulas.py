@@ -60,15 +60,15 @@ def _adam_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[
 
 def _adamw(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Loshchilov & Hutter, 2019, arXiv:1711.05101."""
-    return _moments(p * (1 - numbers[1]), g, state, numbers)
+    return _update_moments(p * (1 - numbers[1]), g, state, numbers)
 
 
 def _adam(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Kingma & Ba, 2015, arXiv:1412.6980."""
-    return _moments(p, g + numbers[2] * p, state, numbers)
+    return _update_moments(p, g + numbers[2] * p, state, numbers)
 
 
-def _moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
+def _update_moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     rate, _shrink, _decay, eps, bias2, old1, new1, old2, new2 = numbers
     average = state["exp_avg"] * old1 + g * new1
     square = state["exp_avg_sq"] * old2 + g * g * new2

@@ -1,7 +1,7 @@
 """Evaluation does not depend on the batch size: a sample's output is the same alone, in half and in the full batch.
 
-A ``squeeze()`` that removes a batch dimension of 1, a size written into a reshape, or batch statistics in eval mode make
-the metric depend on a setting that should only affect speed.
+A ``squeeze()`` that removes a batch dimension of 1, a size written into a reshape, or batch statistics in eval mode
+make the metric depend on a setting that should only affect speed.
 """
 
 # ruff: noqa: N806 - shapes are part of the name: B samples

@@ -161,7 +161,8 @@ def _describe_mismatch(apply: Any, values: list[Tensor], error: str) -> str:
         says = 0.0 if grad is None else float((grad * direction).sum())
         if abs(true - says) > CLOSE * max(abs(true), abs(says)):
             ratio = f", {format_float(says / true)} times the derivative" if true else ""
-            return f"along a random direction of input {number} it is {format_float(says)}, but the slope is {format_float(true)}{ratio}"
+            slope = f"the slope is {format_float(true)}{ratio}"
+            return f"along a random direction of input {number} it is {format_float(says)}, but {slope}"
     return " ".join(error.split())[:200]
 
 

@@ -24,7 +24,7 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 ABOVE, BELOW = 1.5, 0.5
-"""Limits as multiples of the expected loss. PyTorch's initial last layer adds some percent; half of ln C needs knowledge."""
+"""Limits as multiples of the expected loss. PyTorch's initial last layer adds some percent; 0.5 needs knowledge."""
 NEAR = (0.8, 1.3)
 """Narrower limits, where the number of classes was inferred from the output's shape."""
 WIDE = 10.0
@@ -76,7 +76,7 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
         cause="the input" if low else "the last layer",
         fix="Check whether the inputs contain the target."
         if low
-        else "Initialise the last layer smaller, normalise targets to mean 0 and variance 1, and check whether the loss "
+        else "Initialise the last layer smaller, normalise targets to mean 0 and variance 1, and check if the loss "
         "takes logits or probabilities.",
         numbers=numbers,
         charts=(picture,),

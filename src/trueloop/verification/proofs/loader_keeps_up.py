@@ -50,15 +50,16 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     numbers = {**rates, "waiting": share, "workers": workers}
     picture = Bars(title="Samples per second", values=rates, unit="samples/s")
     message = (
-        f"The loader yields {format_float(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates consume "
-        f"{format_float(rates['updates'])}: training waits {format_percent(share)} of the time ({format_duration(read_s)} and "
+        f"The loader yields {format_float(rates['loader'])} samples/s with {format_count(workers, 'worker')}, "
+        f"updates consume {format_float(rates['updates'])}: training waits {format_percent(share)} of the time "
+        f"({format_duration(read_s)} and "
         f"{format_duration(update_s)} per batch)"
     )
     if share > MAX_WAITING_SHARE and read_s > NEGLIGIBLE_S:
         return broken(
             f"{message}.",
             cause="the loader",
-            fix="Use workers (num_workers), preprocess once what is computed for every sample (decode, resize, tokenise), "
+            fix="Use workers (num_workers), preprocess every sample only once (decode, resize, tokenise), "
             "and read in larger pieces.",
             numbers=numbers,
             charts=(picture,),

@@ -53,7 +53,7 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
         return broken(
             f"The loss does not fall: {change}.",
             cause="the loss",
-            fix="Check the sign of the loss, the learning rate, frozen parameters, and that the optimizer holds the model.",
+            fix="Check the sign of the loss, the learning rate, frozen parameters, and those of the optimizer.",
             numbers=numbers,
             charts=(picture,),
         )

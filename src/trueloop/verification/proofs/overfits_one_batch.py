@@ -132,8 +132,8 @@ def _check_floor(context: ProofContext, few: Any, trained: TrainingResult, ask: 
     last, without = trained.seen[-1], blind.seen[-1]
     if last < without - NEAR * abs(without):
         raise NotApplicable(
-            f"{trained.summary}, and to {format_float(without)} if every sample has the same input: the input is used, but "
-            "the minimum of this loss is unknown. Give floor=."
+            f"{trained.summary}, and to {format_float(without)} if every sample has the same input: "
+            "the input is used, but the minimum of this loss is unknown. Give floor=."
         )
 
 

@@ -1,7 +1,7 @@
 """Samples of a batch do not influence each other: output i does not depend on input j.
 
-With a reshape that mixes the batch with another dimension, attention over the wrong dimension, or normalisation over the
-batch, the loss still falls, but the model cannot process single samples.
+With a reshape that mixes the batch with another dimension, attention over the wrong dimension, or normalisation over
+the batch, the loss still falls, but the model cannot process single samples.
 """
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples

@@ -72,8 +72,8 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
         )
     if both:
         raise NotApplicable(
-            f"{format_percent(share)} of the held-out samples repeat a training sample, but {format_percent(train.repeated)} of the "
-            "training samples repeat one another too: content does not identify samples here."
+            f"{format_percent(share)} of the held-out samples repeat a training sample, but "
+            f"{format_percent(train.repeated)} of the training samples repeat one another too: content does not identify samples here."
         )
     return holds(
         f"None of {format_count(held.samples, 'held-out sample')} is among "
@@ -88,7 +88,7 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
     return broken(
         sentence,
         cause=fault,
-        fix="Remove duplicates, then split before any other step, keeping together what belongs together (person, document, day).",
+        fix="Remove duplicates, then split before any other step, by group (person, document, day).",
         numbers=numbers,
         charts=(picture,),
     )
