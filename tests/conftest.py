@@ -246,7 +246,9 @@ def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     jobs: list[Any] = []
 
-    def run(self: JudgeClient, job: Job, tell: Any = lambda points: None, *, on_start: Any = lambda number: None) -> Trial:
+    def run(
+        self: JudgeClient, job: Job, tell: Any = lambda points: None, *, on_start: Any = lambda number: None
+    ) -> Trial:
         jobs.append(job)
         on_start(len(jobs))
         updates = round(1000 * job.entry.lr)

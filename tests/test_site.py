@@ -220,7 +220,9 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     failure = entry.failure
     assert (entry.family, entry.slug) == ("gradient", "clipped-to-nothing")
     assert [heading for heading, _ in split_sections(failure.doc)] == ["", *SECTIONS]
-    rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
+    rules = [
+        ActiveRule(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule
+    ]
     assert {found.code for found in lint_text(failure.bad, "bad.py", rules).findings} == {"GRD901"}
     assert not lint_text(failure.good, "good.py", rules).findings
     torch.manual_seed(0)
@@ -232,7 +234,9 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
         assert not watched(tests.HEAD + script, tmp_path)
     lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
     loop = write_script(lesson, [failure.inject]).loop
-    assert [each.after for each in loop.changed_lines()] == ["norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"]
+    assert [each.after for each in loop.changed_lines()] == [
+        "norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"
+    ]
     assert {code for code, _ in watched(loop.text(), tmp_path)} == {"GRD901"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.app import lab_address as module
-from trueloop.app.lab_address import ADDRESS_FILE, read_address, write_address, start_lab
+from trueloop.app.lab_address import ADDRESS_FILE, read_address, start_lab, write_address
 from trueloop.core.errors import MissingExtra
 from trueloop.runs.live.folder import live_folder
 

@@ -28,7 +28,9 @@ sys.exit(main())
 def board(tmp_path: Path) -> Path:
     board = Leaderboard(tmp_path / "arena.sqlite3")
     entry = Entry(lr=0.02).as_json()
-    board.submit(Submission(track="deep", track_fingerprint=DEEP.fingerprint, name="ada", config=entry, seeds=(1,)), 0.0)
+    board.submit(
+        Submission(track="deep", track_fingerprint=DEEP.fingerprint, name="ada", config=entry, seeds=(1,)), 0.0
+    )
     board.claim_next()
     board.record_result(1, [Trial(seed=1, end="reached", updates=12, examples=384)], {}, versions={}, now=1.0)
     return board.path

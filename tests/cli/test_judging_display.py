@@ -10,7 +10,8 @@ from trueloop.lab.arena.leaderboard import Row, State
 
 def row(**progress: object) -> Row:
     return Row(
-        id=3, track="digits", track_fingerprint="m", name="ada", baseline=False, config="{}", seeds=(1, 2), state=State.JUDGING,
+        id=3, track="digits", track_fingerprint="m", name="ada", baseline=False, config="{}", seeds=(1, 2),
+        state=State.JUDGING,
         submitted=0.0, ended=None, progress=progress, trials=(), versions={}, why="",
     )  # fmt: skip
 

@@ -113,7 +113,9 @@ def run_is_clean(
     return check
 
 
-RULES = [ActiveRule(entry.failure, entry.slug, entry.failure.rule) for entry in catalogue().values() if entry.failure.rule]
+RULES = [
+    ActiveRule(entry.failure, entry.slug, entry.failure.rule) for entry in catalogue().values() if entry.failure.rule
+]
 COMMENT = re.compile(r"#[^\n]*")
 
 

@@ -19,7 +19,9 @@ HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time":
 
 def format_entry_settings(entry: Entry) -> str:
     """Write the settings that differ from the defaults: "adamw lr 0.01 batch 64"."""
-    named = {name: value for name, value in entry.non_default_settings().items() if name not in ("optimizer", "lr", "batch")}
+    named = {
+        name: value for name, value in entry.non_default_settings().items() if name not in ("optimizer", "lr", "batch")
+    }
     first = [entry.optimizer, f"lr {entry.lr:g}", f"batch {entry.batch}"]
     return " ".join([*first, *(f"{name} {_value(value)}" for name, value in named.items())])
 

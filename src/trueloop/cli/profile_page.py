@@ -33,7 +33,8 @@ def print_profile(profile: Profile, name: str, console: Console | None = None) -
         Text.assemble(
             (replace_unprintable(name), "bold"),
             f" on {profile.device}: {format_duration(profile.update_s)} per update, mean of {profile.updates}; "
-            f"the shares below are of {format_duration(profile.profiled_s)} under the profiler ({profiler:.1f} times as long).",
+            f"the shares below are of {format_duration(profile.profiled_s)} under the profiler ({profiler:.1f} "
+            f"times as long).",
         )
     )
     console.print("", _split(profile), "")

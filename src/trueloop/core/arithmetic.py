@@ -245,7 +245,8 @@ def _notes_on_windows(made: Plan) -> Iterator[str]:
         weight = made.iteration_examples / made.last_batch
         yield (
             f"The last iteration of every epoch holds {format_number(made.last_batch)} of "
-            f"{format_number(made.iteration_examples)} examples. In a mean of batch means each of them counts {weight:.3g} times as much as any other: "
+            f"{format_number(made.iteration_examples)} examples. In a mean of batch means each of them counts "
+            f"{weight:.3g} times as much as any other: "
             "add up sums and counts, and divide once."
         )
     if made.short_last_window:
@@ -254,7 +255,8 @@ def _notes_on_windows(made: Plan) -> Iterator[str]:
             f"The last window of every epoch is short: {format_number(made.last_window)} of {window} micro-batches, "
             f"{format_count(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by "
             f"{window}, and step it. Stepping only after every {window} micro-batches makes "
-            f"{format_count(whole, 'update')} an epoch instead of {format_number(made.updates_per_epoch)}, and leaks the rest into the next epoch."
+            f"{format_count(whole, 'update')} an epoch instead of {format_number(made.updates_per_epoch)}, and "
+            f"leaks the rest into the next epoch."
         )
     if made.iterations > made.updates:
         yield (

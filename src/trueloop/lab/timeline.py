@@ -86,11 +86,13 @@ class Timeline:
         ends = (
             f"update {format_number(self.update + 1)} follows"
             if self.closes_window
-            else f"{format_count(size - self.in_window - 1, 'more iteration')} to update {format_number(self.update + 1)}"
+            else f"{format_count(size - self.in_window - 1, 'more iteration')} to update {self.update + 1:,}"
         )
         return (
-            f"Epoch {format_number(self.epoch + 1)} of {format_number(plan.epochs)}, iteration {format_number(self.in_epoch + 1)} of "
-            f"{format_number(plan.iterations_per_epoch)}: {held}. In its window it is {format_number(self.in_window + 1)} of "
+            f"Epoch {format_number(self.epoch + 1)} of {format_number(plan.epochs)}, iteration "
+            f"{format_number(self.in_epoch + 1)} of "
+            f"{format_number(plan.iterations_per_epoch)}: {held}. In its window it is "
+            f"{format_number(self.in_window + 1)} of "
             f"{format_number(size)}; {ends}."
         )
 
@@ -117,7 +119,8 @@ class Timeline:
         if (epochs, iterations) == (plan.epochs, plan.iterations_per_epoch):
             return "Everything is drawn: every epoch a block, every iteration a mark, every window a bracket."
         return (
-            f"Drawn: {format_number(epochs)} of {format_count(plan.epochs, 'epoch')}; of this one {format_number(len(windows))} of "
+            f"Drawn: {format_number(epochs)} of {format_count(plan.epochs, 'epoch')}; of this one "
+            f"{format_number(len(windows))} of "
             f"{format_count(plan.updates_per_epoch, 'window')} and {format_number(iterations)} of "
             f"{format_count(plan.iterations_per_epoch, 'iteration')}. Each gap says how many lie between."
         )

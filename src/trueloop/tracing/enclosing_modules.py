@@ -12,7 +12,7 @@ from torch import nn
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
-MAX_OBJECTS: Final = 10_000  # variables and modules looked at
+MAX_OBJECTS: Final = 10_000  # inspected variables and modules
 
 
 def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:

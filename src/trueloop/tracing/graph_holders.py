@@ -23,7 +23,7 @@ from trueloop.core.findings import SourceLocation
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
-MAX_OBJECTS: Final = 100_000  # objects looked at
+MAX_OBJECTS: Final = 100_000  # inspected objects
 MAX_SECONDS: Final = 0.25
 MAX_DEPTH: Final = 7
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)

@@ -51,7 +51,8 @@ def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = N
                 name=f"epochs for {format_count(updates, 'update')}",
                 value=format_number(epochs),
                 formula=f"= ceil({format_number(updates)} / {per_epoch})",
-                says=f"At {format_count(plan.updates_per_epoch, 'update')} an epoch, {format_count(updates, 'update')} take "
+                says=f"At {format_count(plan.updates_per_epoch, 'update')} an epoch, "
+                f"{format_count(updates, 'update')} take "
                 f"{format_count(epochs, 'epoch')}.",
                 group="run",
             )
@@ -64,7 +65,8 @@ def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = N
                 name="time for all updates",
                 value=format_duration(seconds),
                 formula=f"= {format_number(plan.updates)} × {update_ms:g} ms",
-                says=f"{format_count(plan.updates, 'update')} at {update_ms:g} ms each take {format_duration(seconds)}; evaluation "
+                says=f"{format_count(plan.updates, 'update')} at {update_ms:g} ms each take "
+                f"{format_duration(seconds)}; evaluation "
                 "and saving come on top.",
                 group="run",
             )
@@ -74,7 +76,11 @@ def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = N
 
 def _each(plan: Plan) -> str:
     """Write the examples of an iteration as a factor of a formula."""
-    return format_number(plan.batch) if plan.processes == 1 else f"({format_number(plan.batch)} × {format_number(plan.processes)})"
+    return (
+        format_number(plan.batch)
+        if plan.processes == 1
+        else f"({format_number(plan.batch)} × {format_number(plan.processes)})"
+    )
 
 
 def _of_an_update(plan: Plan) -> Iterator[Row]:
@@ -85,7 +91,8 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
         name="effective batch",
         value=format_number(plan.effective_batch),
         formula=f"= {b} × {k} × {processes}",
-        says=f"The gradient of a full update is the mean over {format_count(plan.effective_batch, 'example')}: {batches}, "
+        says=f"The gradient of a full update is the mean over {format_count(plan.effective_batch, 'example')}: "
+        f"{batches}, "
         f"on {'each of ' * (plan.processes > 1)}{processes}.",
         group="update",
     )
@@ -95,7 +102,8 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
             name="memory of one batch",
             value=format_size(plan.batch_bytes),
             formula=f"= {b} × {plan.sample_bytes} bytes",
-            says=f"The inputs of one micro-batch take {format_size(plan.batch_bytes)} on each process, before any layer has "
+            says=f"The inputs of one micro-batch take {format_size(plan.batch_bytes)} on each process, before any "
+            f"layer has "
             "computed anything.",
             group="update",
         )
@@ -109,7 +117,8 @@ def _of_an_epoch(plan: Plan) -> Iterator[Row]:
         name="iterations per epoch",
         value=iterations,
         formula=f"= {'floor' if plan.drop_last else 'ceil'}({n} / {each})",
-        says=f"One pass over {format_count(plan.dataset, 'example')} takes {format_count(plan.iterations_per_epoch, 'iteration')}"
+        says=f"One pass over {format_count(plan.dataset, 'example')} takes "
+        f"{format_count(plan.iterations_per_epoch, 'iteration')}"
         f", each of {format_count(plan.iteration_examples, 'example')}"
         + (
             ", the partial one at the end left out."
@@ -157,7 +166,8 @@ def _of_windows(plan: Plan) -> Iterator[Row]:
         name="iterations in the last",
         value=format_number(plan.last_window),
         formula=f"of {k}",
-        says=f"The last window is {'short' if plan.short_last_window else 'whole'}: {format_number(plan.last_window)} of "
+        says=f"The last window is {'short' if plan.short_last_window else 'whole'}: "
+        f"{format_number(plan.last_window)} of "
         f"{format_count(plan.accumulate, 'iteration')}, {format_count(plan.last_window_examples, 'example')}.",
         group="epoch",
         inner=True,
@@ -177,7 +187,11 @@ def _of_processes(plan: Plan) -> Iterator[Row]:
         value=format_number(most) if most == least else f"{format_number(least)} to {format_number(most)}",
         formula=f"= {format_number(plan.examples_per_epoch)} / {p}",
         says=f"In an epoch each of the {p} processes draws "
-        + (f"{format_count(most, 'example')}." if most == least else f"{format_number(least)} or {format_count(most, 'example')}."),
+        + (
+            f"{format_count(most, 'example')}."
+            if most == least
+            else f"{format_number(least)} or {format_count(most, 'example')}."
+        ),
         group="epoch",
     )
     if not plan.drop_last:

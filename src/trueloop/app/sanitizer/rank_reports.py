@@ -53,7 +53,7 @@ class RankReports:
             own: the report of this process.
             failed: this process ended with an error. A failed rank prints its own report if the first one cannot:
                 torchrun kills the ranks that still train.
-            tell: prints a report; called at most once on a machine, by the first rank or the first that failed.
+            print_report: prints a report; called at most once on a machine, by the first rank or the first that failed.
         """
         if self.local == 0:
             others = self._collect_others(FAILURE_TIMEOUT_S if failed else REPORT_TIMEOUT_S)

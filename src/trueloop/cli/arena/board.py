@@ -34,7 +34,9 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
         boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
         record = {"board": str(base.path), "by": by, "waiting": base.count_waiting(), "tracks": boards}
         print(
-            encode_line(record | {"refused": [asdict(each) for track in tracks for each in base.damaged_rows(track.name)]}),
+            encode_line(
+                record | {"refused": [asdict(each) for track in tracks for each in base.damaged_rows(track.name)]}
+            ),
             end="",
         )
         return

@@ -379,7 +379,7 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
 
 
 def _counted_trials(row: Row) -> tuple[Trial, ...]:
-    """Return the runs that count; all seeds count as failed if the judge was killed too often after showing progress."""
+    """Return the runs that count; all seeds count as failed if the judge was killed too often in mid-run."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)

@@ -95,15 +95,18 @@ class Step:
             yield Stage(
                 kind="backward",
                 shown=shown,
-                says=f"Backward adds to .grad, which now holds {format_float(batch.weight_gradient, 4)} for the weight and "
+                says=f"Backward adds to .grad, which now holds {format_float(batch.weight_gradient, 4)} for the "
+                f"weight and "
                 f"{format_float(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
             )
         (w, b), (dw, db), (w_new, b_new) = self.before, self.gradient, self.after
         yield Stage(
             kind="update",
             shown=len(self.micro_batches) - 1,
-            says=f"Update: .grad divided by {format_count(self.count, 'example')} is {format_float(dw, 4)} and {format_float(db, 4)}. "
-            f"Weight: {format_float(w, 4)} - {self.lr:g} × {format_float(dw, 4)} = {format_float(w_new, 4)}; bias: {format_float(b, 4)} - "
+            says=f"Update: .grad divided by {format_count(self.count, 'example')} is {format_float(dw, 4)} and "
+            f"{format_float(db, 4)}. "
+            f"Weight: {format_float(w, 4)} - {self.lr:g} × {format_float(dw, 4)} = {format_float(w_new, 4)}; "
+            f"bias: {format_float(b, 4)} - "
             f"{self.lr:g} × {format_float(db, 4)} = {format_float(b_new, 4)}. On these examples the loss goes from "
             f"{format_float(self.loss_before, 4)} to {format_float(self.loss_after, 4)}.",
         )

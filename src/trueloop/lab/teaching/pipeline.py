@@ -227,7 +227,8 @@ def _on_draws(asked: Pipeline, total: int, draws: tuple[Draw, ...]) -> Iterator[
         )
     elif twice:
         yield (
-            f"{format_count(total, 'example')} do not divide among {format_count(len(draws), 'rank')}: DistributedSampler "
+            f"{format_count(total, 'example')} do not divide among {format_count(len(draws), 'rank')}: "
+            f"DistributedSampler "
             f"repeats {_listed(twice)}, so that each rank gets {len(draws[0].order)}. A mean over all ranks counts "
             f"{'them' if len(twice) > 1 else 'it'} twice."
         )
@@ -253,7 +254,8 @@ def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Dra
     share = asked.class_counts[rare] / len(examples)
     seen = sum(batch.composition[rare] for batch in batches) / sum(len(batch.numbers) for batch in batches)
     yield (
-        f"Class {name} makes up {format_percent(share)} of the dataset and {format_percent(seen)} of what was drawn in epoch 0; "
+        f"Class {name} makes up {format_percent(share)} of the dataset and {format_percent(seen)} of what was "
+        f"drawn in epoch 0; "
         + (
             f"{without} of {format_count(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
             if without
@@ -266,7 +268,7 @@ def _on_padding(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str
     share, places = _padding(epochs)
     if not places:
         return
-    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, which the mask tells apart."
+    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, excluded by the mask."
     if asked.buckets:
         plain, _ = _padding(drawn(replace(asked, buckets=False, sequences=True)).epochs)
         said += f" Without batching alike lengths it would be {format_percent(plain)}."

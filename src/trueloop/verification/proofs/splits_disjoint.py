@@ -73,7 +73,8 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
     if both:
         raise NotApplicable(
             f"{format_percent(share)} of the held-out samples repeat a training sample, but "
-            f"{format_percent(train.repeated)} of the training samples repeat one another too: content does not identify samples here."
+            f"{format_percent(train.repeated)} of the training samples repeat one another too: content does not "
+            f"identify samples here."
         )
     return holds(
         f"None of {format_count(held.samples, 'held-out sample')} is among "

@@ -45,7 +45,8 @@ class OneStep:
         )
         if self.update >= made.updates_per_epoch:
             raise InvalidConfig(
-                f"update is {self.update}, counted from 0; an epoch has {format_count(made.updates_per_epoch, 'update')}.",
+                f"update is {self.update}, counted from 0; an epoch has "
+                f"{format_count(made.updates_per_epoch, 'update')}.",
                 fix=f"Give at most {made.updates_per_epoch - 1}.",
             )
         return made
@@ -58,8 +59,10 @@ def too_large(made: Plan) -> str:
     if examples <= EXAMPLES_AT_MOST and micro_batches <= MICRO_BATCHES_AT_MOST:
         return ""
     return (
-        f"An update here takes {format_count(examples, 'example')} in {format_count(micro_batches, 'micro-batch')}; this page "
-        f"computes at most {format_number(EXAMPLES_AT_MOST)} in {MICRO_BATCHES_AT_MOST}. The counts above hold all the same."
+        f"An update here takes {format_count(examples, 'example')} in "
+        f"{format_count(micro_batches, 'micro-batch')}; this page "
+        f"computes at most {format_number(EXAMPLES_AT_MOST)} in {MICRO_BATCHES_AT_MOST}. The counts above hold "
+        f"all the same."
     )
 
 
