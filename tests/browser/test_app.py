@@ -85,14 +85,14 @@ def test_what_the_modules_do(open_page: Opened):
     page = open_page("arithmetic")
     told = page.evaluate("""async () => {
         const { number, h } = await import("./dom.js");
-        const { frame } = await import("./net.js");
+        const { decodeFrame } = await import("./net.js");
         const { finite } = await import("./chart.js");
         const header = new TextEncoder().encode('{"frame":3,"planes":[{"width":2,"height":1}]}   ');
         const data = new Uint8Array(4 + header.length + 2);
         new DataView(data.buffer).setUint32(0, header.length, true);
         data.set(header, 4);
         data.set([7, 9], 4 + header.length);
-        const [head, planes] = frame(data.buffer);
+        const [head, planes] = decodeFrame(data.buffer);
         return {
             numbers: ["nan", "-inf", 1234567, 0.1234567, 1e-7, null].map((value) => number(value)),
             finite: ["nan", null, 2].map(finite),
@@ -144,8 +144,8 @@ def test_the_tour_points_at_the_real_things_by_keyboard_and_can_be_taken_again(o
 def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened, axe):
     page = open_page("simulator", params="samples=60&epochs=1000&bugs=GRD001")
     page.get_by_role("button", name="Class", exact=True).click()
-    page.get_by_label("Letters").select_option("very large")
-    page.get_by_label("Steps to follow").fill("Press Train\n\n<b>Look</b>")
+    page.get_by_label("Text size").select_option("very large")
+    page.get_by_label("Steps, one per line").fill("Press Train\n\n<b>Look</b>")
     axe(page)
     page.get_by_role("button", name="Open the class view").click()
     expect(page.locator(".steps label")).to_have_text(["Press Train", "<b>Look</b>"])
@@ -171,13 +171,13 @@ def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened,
 def test_a_class_link_is_read_with_care(open_page: Opened):
     page = open_page("arithmetic", params="class=%21%21")
     assert page.evaluate("""async () => {
-        const { coded, decoded } = await import("./classroom.js");
+        const { encodeView, decodeView } = await import("./classroom.js");
         const told = { size: 125, hide: ["spoilers"], steps: ["größer → kleiner"] };
-        const word = coded(told, { bugs: "GRD001" });
+        const word = encodeView(told, { bugs: "GRD001" });
         const bad = { size: 9999, hide: ["everything", 3], steps: [1, "x".repeat(5000), ...Array(99).fill("y")] };
-        const { view, params } = decoded(coded(bad, { a: 1, b: "2" }));
-        const same = JSON.stringify(decoded(word)) === JSON.stringify({ view: told, params: { bugs: "GRD001" } });
-        return [same, /^[\\w-]+$/.test(word), decoded("!!"), decoded("A".repeat(9000)),
+        const { view, params } = decodeView(encodeView(bad, { a: 1, b: "2" }));
+        const same = JSON.stringify(decodeView(word)) === JSON.stringify({ view: told, params: { bugs: "GRD001" } });
+        return [same, /^[\\w-]+$/.test(word), decodeView("!!"), decodeView("A".repeat(9000)),
           view.size, view.hide, view.steps.map(({ length }) => length), params];
     }""") == [True, True, None, None, 125, [], [160, *[1] * 11], {"b": "2"}]  # fmt: skip
     expect(page.locator("#steps")).to_be_hidden()

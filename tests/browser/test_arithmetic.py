@@ -112,7 +112,7 @@ def test_one_update_is_what_torch_computes(open_page: Opened):
         panel.get_by_label("One step forward").click()
     cells = panel.locator("td.is-update")
     expect(cells.first).to_have_text(f"{made.after[0]:.4g}".replace("-", "\u2212"))
-    panel.get_by_role("button", name="Keep these weights").click()
+    panel.get_by_role("button", name="Keep the weights, next update").click()
     weight, bias = made.after
     again = step(OneStep(dataset=300, batch=8, accumulate=2, processes=2, update=1, weight=weight, bias=bias))
     expect(panel.locator(".says")).to_have_text(next(again.stages()).says)

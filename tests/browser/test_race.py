@@ -24,7 +24,7 @@ def test_three_run_to_the_end_in_step_and_are_compared(open_page: Opened, axe: C
     expect(page.locator(".standing tbody tr td:nth-child(4)")).to_have_text(["1", "1", "1"])
     page.get_by_role("button", name="Train all").click()
     expect(page.locator(".state")).to_have_text("finished")
-    expect(page.locator(".sim-told")).to_contain_text("The race is over.")
+    expect(page.locator(".sim-status")).to_contain_text("The race is over.")
     told = rows(page)
     assert told.keys() == {"A", "B", "C"}
     assert [row[3] for row in told.values()] == ["120"] * 3  # 48 points in batches of 16, 40 times
@@ -53,7 +53,7 @@ def test_runners_come_and_go_and_the_address_tells_of_them(open_page: Opened):
     expect(add).to_be_disabled()
     page.get_by_label("Runner D", exact=True).get_by_label("failure").select_option("SCH002")
     expect(page.get_by_label("Runner D", exact=True).locator(".needs")).to_contain_text("batches per update 4")
-    page.get_by_role("button", name="Take runner B out").click()
+    page.get_by_role("button", name="Remove runner B").click()
     expect(page.locator(".lane h2")).to_contain_text(["Runner A", "Runner C", "Runner D"])
     expect(page.locator(".state")).to_have_text("ready")
     page.wait_for_function("() => location.hash.includes('SCH002') && !location.hash.includes('&b=')")
@@ -64,4 +64,4 @@ def test_runners_come_and_go_and_the_address_tells_of_them(open_page: Opened):
 def test_what_cannot_be_run_is_said_beside_its_field(open_page: Opened):
     open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
     page = open_page("race", params=urlencode({**EQUAL, "b": "batch=0", "c": "bugs=NO"}))
-    expect(page.locator(".sim-told")).to_contain_text("batch is 0")
+    expect(page.locator(".sim-status")).to_contain_text("batch is 0")

@@ -73,12 +73,12 @@ def test_training_is_calm_at_first_then_learns_holds_and_steps(open_page: Opened
     assert shown(page, "update") == held
     page.get_by_role("button", name="Step").click()
     expect(page.locator(UPDATE)).to_contain_text(f"{held + 1:,.0f}/")
-    expect(page.locator(".verdict")).to_contain_text("found nothing so far")
+    expect(page.locator(".verdict")).to_contain_text("No findings so far")
     axe(page)
     page.get_by_role("button", name="Reset").click()
     expect(page.locator(UPDATE)).to_contain_text("0/")
     page.get_by_role("button", name="New data").click()
-    expect(page.locator(".sim-told")).to_have_text("Restarted: seed 1.")
+    expect(page.locator(".sim-status")).to_have_text("Restarted: seed 1.")
     assert address(page)["seed"] == "1"
 
 
@@ -99,14 +99,14 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     expect(page.locator(".code .broken")).to_have_count(1)
     expect(page.locator(".broken-lines del")).to_have_text("optimizer.zero_grad()")
     expect(page.locator("#bug-GRD002")).to_be_disabled()
-    expect(page.locator("#bug-GRD002-why")).to_contain_text("Not with these")
+    expect(page.locator("#bug-GRD002-why")).to_contain_text("Conflict: ")
     trained(page, 60)
     axe(page)
-    page.get_by_role("button", name="Mend all").click()
+    page.get_by_role("button", name="Fix all").click()
     expect(page.locator(".finding")).to_have_count(0)
     expect(page.locator(".ghosts li")).to_contain_text("with GRD001")
     page.get_by_label(re.compile("^GRD003")).check()
-    expect(page.locator(".sim-told")).to_contain_text("batches per update 4")
+    expect(page.locator(".sim-status")).to_contain_text("batches per update 4")
     expect(page.locator(".finding[data-code=GRD003]")).to_be_visible()
     page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001")).click()
     expect(page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001"))).to_have_count(0)
@@ -124,7 +124,7 @@ def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Ope
         button.click();
     }""")
     expect(page.locator(UPDATE)).to_contain_text("2/")
-    expect(page.locator(".sim-told")).to_have_text("Restarted: batch size 8.")
+    expect(page.locator(".sim-status")).to_have_text("Restarted: batch size 8.")
     ready(page, "paused")
 
 
@@ -150,8 +150,8 @@ def test_twins_go_in_step_until_they_part(open_page: Opened):
 
 def test_a_blow_up_is_told_as_an_event(open_page: Opened):
     page = open_page("simulator", params="optimizer=momentum&learning_rate=1000&activation=relu&play=1&" + LONG)
-    expect(page.locator(".sim-events")).to_contain_text("no number any more")
-    expect(page.locator("#said")).to_contain_text(re.compile("GRD007|is not a number"))
+    expect(page.locator(".sim-events")).to_contain_text("the loss is NaN or infinite")
+    expect(page.locator("#said")).to_contain_text(re.compile("GRD007|is NaN or infinite"))
     expect(page.locator("dl.live dd[data-k=loss]")).to_have_text("NaN")
     expect(page.locator(".board-word")).to_be_visible()
 
@@ -171,7 +171,7 @@ def test_a_weight_and_points_are_changed_by_hand(open_page: Opened):
     box = board.bounding_box()
     assert box
     board.click(position={"x": box["width"] / 4, "y": box["height"] / 2})
-    expect(page.locator(".sim-told")).to_contain_text("A point of class 1 (square)")
+    expect(page.locator(".sim-status")).to_contain_text("A point of class 1 (square)")
     x, y, label = address(page)["points"].split("_")
     assert (float(x) < 0, abs(float(y)) < 0.1, label) == (True, True, "1")
     board.focus()
@@ -207,14 +207,14 @@ def test_an_address_brings_everything_back(open_page: Opened):
 def test_what_cannot_be_run_is_said_and_nothing_breaks(open_page: Opened):
     open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
     page = open_page("simulator", params="samples=60&seed=-3&nonsense=1")
-    expect(page.locator(".sim-told")).to_contain_text("cannot be run")
+    expect(page.locator(".sim-status")).to_contain_text("cannot be run")
     ready(page)
     assert address(page) == {}
     page.get_by_label("hidden layers").fill("8, 900")
     expect(page.locator(".knobs .error").first).to_contain_text("hidden[1] is 900")
     page.get_by_label("hidden layers").fill("8, 9")
     expect(page.locator(".knobs .error").first).to_be_hidden()
-    expect(page.locator(".sim-told")).to_have_text("Restarted: hidden layers 8, 9.")
+    expect(page.locator(".sim-status")).to_have_text("Restarted: hidden layers 8, 9.")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -224,7 +224,7 @@ def test_an_experiment_runs_and_says_what_was_measured(name: str, open_page: Ope
     card = page.locator(f".scenario[data-scenario={name}]")
     card.get_by_role("button", name="Run the experiment").click()
     expect(card.locator(".measured")).to_contain_text("Measured:", timeout=60_000)
-    expect(card.locator(".measured strong")).to_have_text(re.compile("It holds|Not as told"))
+    expect(card.locator(".measured strong")).to_have_text(re.compile("It holds|It does not hold"))
     expect(card.locator(".u-over")).to_be_visible()
     card.get_by_role("button", name=re.compile("^Open:")).last.click()
     last = SCENARIOS[name].variants[-1]
@@ -252,15 +252,15 @@ def test_what_the_modules_do(open_page: Opened):
     page = open_page("arithmetic")
     told = page.evaluate("""async () => {
         const { thinned, together } = await import("./pages/simulator/curves.js");
-        const { parting } = await import("./pages/simulator/twin.js");
+        const { firstDifference } = await import("./pages/simulator/twin.js");
         const { pace } = await import("./pages/simulator/pace.js");
         const xs = Array.from({ length: 20000 }, (_, i) => i + 1), ys = xs.map((x) => (x === 7001 ? 9 : x % 2));
         ys[12345] = -5;
         ys.fill("nan", 15000);
         const [at, kept] = thinned([xs, ys]);
         const run = (loss, bugs) => ({ setup: { bugs }, series: { update: [1, 2, 3], loss, norm: loss, rate: loss } });
-        const sent = [], tell = (what, more) => sent.push([what, more?.update]);
-        const held = (update) => ({ update, header: { updates_per_s: 8 }, tell });
+        const sent = [], send = (what, more) => sent.push([what, more?.update]);
+        const held = (update) => ({ update, header: { updates_per_s: 8 }, send });
         const joined = together([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
         const two = pace(() => [held(5), held(3)]);
         two.play();
@@ -270,8 +270,8 @@ def test_what_the_modules_do(open_page: Opened):
             size: at.length, last: at.at(-1), gap: kept.at(-1),
             highest: at[kept.indexOf(9)], lowest: at[kept.indexOf(-5)],
             joined: joined.map((column) => column.map((each) => each ?? null)),
-            parted: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
-            same: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
+            parted: firstDifference().say(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
+            same: firstDifference().say(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
             sent,
         };
     }""")
@@ -279,7 +279,7 @@ def test_what_the_modules_do(open_page: Opened):
     assert (told["highest"], told["lowest"], told["last"], told["gap"]) == (7001, 12346, 20000, "nan")
     assert told["joined"] == [[1, 2, 3, 4], [10, 20, None, 40], [None, "nan", 3, None]]
     assert told["parted"] == "They differ from update 3 on: loss 3 with, 4 without."
-    assert told["same"].startswith("Up to update 3 they are the same to the last bit")
+    assert told["same"].startswith("Up to update 3 they are bitwise equal")
     goes, stops, steps = told["sent"][:2], told["sent"][2:6], told["sent"][6:]
     assert goes == [["run_until", 7]] * 2  # four updates ahead of the slower one
     assert stops == [["pause", None]] * 2 + [["run_until", 7]] * 2
@@ -312,10 +312,10 @@ def test_the_run_begins_anew_when_the_server_comes_back(served: Any, tmp_path: P
         page = browser.new_page()
         page.goto(f"{lab}#/simulator?play=1&seed=5&{LONG}")
         trained(page, 40)
-    expect(page.locator(".sim-told")).to_contain_text("connection to the lab is lost")
+    expect(page.locator(".sim-status")).to_contain_text("connection to the lab is lost")
     ready(page, "not connected")
     with served(tmp_path, port=int(port[1])):
-        expect(page.locator(".sim-told")).to_contain_text("begins anew, with the same settings", timeout=60_000)
+        expect(page.locator(".sim-status")).to_contain_text("Restarted with the same settings", timeout=60_000)
         trained(page, 5)
         assert address(page)["seed"] == "5"
         page.close()

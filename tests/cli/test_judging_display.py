@@ -18,7 +18,7 @@ def row(**progress: object) -> Row:
 
 def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
     assert progress_text(row(), 2) == ("in the queue, 2 ahead", 0, None)
-    assert progress_text(row(), 0) == ("the referee is getting ready", 0, None)
+    assert progress_text(row(), 0) == ("the judge is starting", 0, None)
     progress = {"seed": 1, "of": 5, "update": 120, "accuracy": 0.931}
     assert progress_text(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
     assert (

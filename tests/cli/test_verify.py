@@ -92,7 +92,7 @@ def test_causal_can_be_said_on_the_line(file, tmp_path, capsys):
     )
     assert main(["verify", str(path), "--select", "future-unseen"]) == 0
     assert main(["verify", str(path), "--select", "future-unseen", "--causal"]) == 1
-    assert "position 0 moves" in capsys.readouterr().out
+    assert "position 0 changes" in capsys.readouterr().out
 
 
 def test_wrong_usage_is_2_and_a_misspelt_proof_a_lesson(file, capsys):

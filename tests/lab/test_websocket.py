@@ -133,10 +133,10 @@ class Workers:
 @pytest.mark.parametrize(
     ("worker", "limits", "code"),
     [
-        (Worker(), {"most": 0}, BUSY),
+        (Worker(), {"max_sessions": 0}, BUSY),
         (Worker(), {"idle_s": 0.02}, IDLE),
         (Worker(dies=True), {}, LOST),
-        (Worker(speaks=True), {"deaf_s": 0.02}, IDLE),
+        (Worker(speaks=True), {"send_timeout_s": 0.02}, IDLE),
     ],
 )
 def test_a_session_is_closed_with_its_reason_and_its_worker_given_back(

@@ -67,4 +67,4 @@ def test_progress_goes_to_standard_error(ask, config):
     _, out, err = ask("submit", config(GOOD))
     assert out.startswith("Entry 2. ")
     assert err
-    assert all(line.startswith(("in the queue", "the referee", "seed ")) for line in err.splitlines())
+    assert all(line.startswith(("in the queue", "the judge", "seed ")) for line in err.splitlines())

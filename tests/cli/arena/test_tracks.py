@@ -6,7 +6,7 @@ def test_the_tracks_and_every_setting_are_listed(ask):
     assert (code, err) == (0, "")
     assert all(f"{track.name}: {track.title}" in out for track in TRACKS.values())
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
-    assert lines["lr"].startswith("0.1 1e-05 to 10 learning rate")
+    assert lines["lr"].startswith("0.1 1e-05 to 10 highest learning rate")
     assert lines["optimizer"].startswith('"sgd" sgd nester')
 
 

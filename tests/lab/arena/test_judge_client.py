@@ -180,7 +180,7 @@ def test_one_that_ends_of_itself_has_failed_and_the_next_one_runs(made_up, seed:
 def test_one_can_be_stopped_and_leaves_nothing_behind(made_up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     referee = made_up()
-    trial = referee.run(job(1), began=lambda number: threading.Timer(0.3, referee.stop, [number]).start())
+    trial = referee.run(job(1), on_start=lambda number: threading.Timer(0.3, referee.stop, [number]).start())
     assert (trial.end, trial.why) == (End.STOPPED, "It was ended from outside.")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,6 @@
 // @ts-check
 // A class in front of one screen: large letters, steps to follow, and what would give the answer away hidden until it is
-// revealed. All of it is in the address, encodeView so that it cannot be read at a glance; it is no secret.
+// revealed. All of it is in the address, encoded so that it cannot be read at a glance; it is no secret.
 import { fill, h } from "./dom.js";
 
 /** @typedef {{size: number, hide: string[], steps: string[]}} View */

@@ -200,8 +200,8 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   function remember() {
-    const mine = Object.fromEntries(lanes.map(({ name, setup }) => [name.toLowerCase(), new URLSearchParams(address.written(own, setup, false)).toString() || "optimizer=adam"]));
-    setParams({ ...address.written(shared, { config: common, bugs: [], points: [] }, false), ...mine, ...(goal !== 0.95 && { goal: String(goal) }), ...(axis !== "update" && { axis }) });
+    const mine = Object.fromEntries(lanes.map(({ name, setup }) => [name.toLowerCase(), new URLSearchParams(address.encode(own, setup, false)).toString() || "optimizer=adam"]));
+    setParams({ ...address.encode(shared, { config: common, bugs: [], points: [] }, false), ...mine, ...(goal !== 0.95 && { goal: String(goal) }), ...(axis !== "update" && { axis }) });
   }
 
   function show() {
