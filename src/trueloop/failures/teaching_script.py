@@ -155,7 +155,7 @@ class TeachingLoop:
         """Change some characters of one piece.
 
         Raises:
-            CannotBreak: they do not stand there, since another failure has changed the same lines.
+            CannotInject: they do not stand there, since another failure has changed the same lines.
         """
         piece = self.pieces.get(where, "")
         self._require_piece(where)
@@ -187,7 +187,7 @@ class TeachingLoop:
             settings: what to set so that it has it.
 
         Raises:
-            CannotBreak: it does not hold.
+            CannotInject: it does not hold.
         """
         if not holds:
             raise CannotInject(what, **settings)

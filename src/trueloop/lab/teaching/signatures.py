@@ -72,7 +72,7 @@ def pair(inject: Inject, seed: int = 0) -> Pair:
     """Write both scripts.
 
     Raises:
-        CannotBreak: the script has nothing that could be broken this way.
+        CannotInject: the script has nothing that could be broken this way.
     """
     loop, simulation = write_script(replace(BASE, seed=seed), [inject])
     whole = write_script(simulation, []).loop
