@@ -63,7 +63,7 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     expect(page.locator(".seeds li")).to_have_count(5, timeout=PATIENCE_MS)
     told = page.get_by_label("Hand in").locator(".says")
     expect(told).to_contain_text("reached the target on all 5 seeds", timeout=PATIENCE_MS)
-    expect(told).to_contain_text("number 1 in fewest updates")
+    expect(told).to_contain_text("Rank 1 in fewest updates")
 
     first = page.locator(".boards tbody tr").first
     expect(first.locator("button")).to_have_text(NAME)
@@ -74,7 +74,7 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     axe(page)
 
     entry.get_by_role("button", name="Replay").click()
-    expect(entry.locator(".again")).to_contain_text("the same, bit by bit", timeout=PATIENCE_MS)
+    expect(entry.locator(".again")).to_contain_text("bitwise equal", timeout=PATIENCE_MS)
     expect(entry.locator(".again li")).to_have_count(5)
 
 

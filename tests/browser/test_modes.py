@@ -13,7 +13,7 @@ Opened = Callable[..., Page]
 
 def opened(open_page: Opened, params: str = "", **how: object) -> Page:
     page = open_page("modes", params=params, **how)
-    expect(page.locator(".status")).to_contain_text(re.compile(r"Both are there|Pass \d"), timeout=30_000)
+    expect(page.locator(".status")).to_contain_text(re.compile(r"Both have the same weights|Pass \d"), timeout=30_000)
     return page
 
 

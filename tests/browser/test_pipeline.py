@@ -94,7 +94,7 @@ def test_ranks_share_the_data_and_repeats_are_marked(open_page: Opened):
     shows(page, drawn(Pipeline(sampler="distributed")))
     expect(page.locator(".chip.repeated")).to_have_count(3)  # two, and the one in the legend
     page.get_by_label("Call set_epoch").uncheck()
-    expect(page.locator(".notes")).to_contain_text("nobody told the sampler which epoch it is")
+    expect(page.locator(".notes")).to_contain_text("`set_epoch` was not called")
     page.get_by_label("Made by").select_option("trueloop")
     page.get_by_label("Call set_epoch").check()
     shows(page, drawn(Pipeline(sampler="distributed", made_by="trueloop")))
