@@ -62,7 +62,7 @@ def test_a_file_is_one_input_of_a_shape_that_fits(tmp_path, kind):
     with pytest.raises(InvalidConfig, match="takes left, right, but this is one input"):
         read_samples(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
     if kind == "image":
-        with pytest.raises(InvalidConfig, match="which is no picture"):
+        with pytest.raises(InvalidConfig, match="which is not an image"):
             read_samples(describe(reading, *fixed(20)), path)
 
 
@@ -93,7 +93,7 @@ def test_tables_with_and_without_names(tmp_path, text):
         ("a,b\n1\n", "Line 2 has 1 cells"),
         ("a,b\n1,x\n", "Line 2 has no number for b"),
         ("a,b\n1,nan\n", "Line 2 contains NaN"),
-        ("a,a\n1,2\n", "one name"),
+        ("a,a\n1,2\n", "same name"),
         ("a,b\n", "no row"),
         ("a,c\n1,2\n", "column 'c'"),
         ("a\n1\n", "lacks 1 column: b"),
@@ -119,7 +119,7 @@ def test_texts_are_utf8(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "kind", "words"),
     [
-        ("(100000000000000,)", "<f8", "no array that can be read: Unable to allocate"),
+        ("(100000000000000,)", "<f8", "not a readable array: Unable to allocate"),
         ("(99999999999999999999,)", "<f8", "not a readable array"),
         ("(True,)", "<f8", "not a readable array"),
         ("(100000000000000, 0)", "<f8", "no number"),

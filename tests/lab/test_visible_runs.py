@@ -112,7 +112,9 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     layers = {"updates": [0, 2], "layers": ["0"], "norms": [[1.0, None]]}
     report = {
         "headline": "1 error", "findings": [{**finding, "count": 7}], "series": series, "layer_gradient_norms": layers,
-        "timing": {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1},
+        "timing": {
+            "update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1,
+        },
         "verdicts": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
     }  # fmt: skip
     writer.write_end(3, 0, {"report": report, "nothing": ""})

@@ -43,7 +43,7 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
     Exit code: 0 all that applies holds, 1 something is broken or could not be judged, 2 wrong usage.
 
     Args:
-        spec: path/to/file.py:build, a function that returns a trueloop.verify.ProofTarget, a dict of its fields, a model
+        spec: path/to/file.py:build, a function that returns a trueloop.verify.ProofTarget, dict of its fields, a model
             or a Recipe; or a recipe's name.
     """
     wishes = wishes or VerifyOptions()

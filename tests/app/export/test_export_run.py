@@ -23,7 +23,7 @@ def runs(tmp_path_factory):
 
     patch = pytest.MonkeyPatch()
     patch.setattr(curves, "save_panels", lambda shown, title, path_png: path_png.write_bytes(b""))
-    patch.setattr(report, "svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
+    patch.setattr(report, "render_svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
     root = tmp_path_factory.mktemp("runs")
     assert main(["train", "tabular", *TRAIN, "--run-dir", str(root / "one"), "--log-format", "plain"]) == 0
     patch.undo()
@@ -67,10 +67,10 @@ def test_a_checkpoint_is_exported_by_its_folder_and_its_average_counts(runs, tmp
 
 def test_a_folder_that_is_taken_and_a_run_without_recipe_are_refused(runs, artifact, made, capsys):
     assert main(["export", "one", "--to", "pt2", "--root", str(runs), "--out", str(artifact)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     run = made.run("bare", checkpoints=(2,))
     assert main(["export", str(run), "--to", "pt2"]) == 1
-    assert "does not say by which recipe" in capsys.readouterr().err
+    assert "does not record its recipe" in capsys.readouterr().err
     assert main(["export", "one", "--to", "pickle", "--root", str(runs)]) == 2
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_answered_is_told(artifact, tmp_path, capsys):
         ([str(tmp_path / "rows.csv")], "Did you mean 'mean radius'"),
         ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
-        (["picture.png"], "is no file that this model reads"),
+        (["picture.png"], "is not a file that this model reads"),
         ([], "nothing to answer"),
         (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):

@@ -3,7 +3,7 @@ def test_a_dry_run_first(made, ask, ask_json):
     doomed = path / "checkpoints" / "update-000000002"
     code, out, err = ask("gc", "--keep-best", "1")
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1].startswith("Nothing was changed. To remove 1 thing, ")
+    assert out.splitlines()[-1].startswith("Nothing was changed. To remove 1 item, ")
     assert doomed.is_dir()
     told = ask_json("gc", "--keep-best", "1")[1]
     assert (told["removed"], told["items"][0]["path"], told["items"][0]["kind"]) == (False, str(doomed), "checkpoint")

@@ -268,7 +268,7 @@ def _on_padding(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str
     share, places = _padding(epochs)
     if not places:
         return
-    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, excluded by the mask."
+    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, which is masked."
     if asked.buckets:
         plain, _ = _padding(drawn(replace(asked, buckets=False, sequences=True)).epochs)
         said += f" Without batching alike lengths it would be {format_percent(plain)}."
