@@ -35,7 +35,7 @@ WORKER = """
 import json, os, signal, sys, time
 from pathlib import Path
 from trueloop.training.interrupt import EXIT_CODES, Interrupt
-from trueloop.cli.outcomes import tell_launcher
+from trueloop.cli.outcomes import report_outcome
 from trueloop.core.errors import InvalidData, ProcessLost
 
 here, words = Path(sys.argv[1]), sys.argv[2:]
@@ -46,7 +46,7 @@ def act():
     %s
     return 0
 
-sys.exit(tell_launcher(act))
+sys.exit(report_outcome(act))
 """
 
 
@@ -294,7 +294,7 @@ def test_in_a_step_of_slurm_the_machines_are_known():
         (
             (2, None, None, None),
             {**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"},
-            "slurm has started 2 tasks on this machine",
+            "slurm started 2 tasks on this machine",
         ),
     ],
 )

@@ -10,7 +10,7 @@ def test_a_dry_run_first(made, ask, ask_json):
     assert told["bytes"] == sum(file.stat().st_size for file in doomed.iterdir())
     code, out, _ = ask("gc", "--keep-best", "1", "--yes")
     assert code == 0
-    assert out.splitlines()[-1].startswith("Removed 1 thing, ")
+    assert out.splitlines()[-1].startswith("Removed 1 item, ")
     assert not doomed.exists()
     assert ask("gc", "--keep-best", "1")[1] == "Nothing would be removed.\n"
 

@@ -131,7 +131,6 @@ class Trainer:
         validate_store(self.store, self.run_dir)
         device = self._prepare()
         processes = self._join_processes(device)
-
         feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda", processes=processes)
         source = feed.training_source(train, sampler=sampler, labels=labels, accumulate=accumulate)
         sharing = evaluation_processes(self.metrics, processes)
@@ -155,8 +154,7 @@ class Trainer:
                 session.folder.write_config(asdict(self.config))
             facts = self._make_facts(assembly, feed, identity, session.folder)
             with subscribed(lambda finding: session.record_finding(finding, fit.position.update)):
-                result = fit.run(name=self.name, facts=facts)
-                result = self._finish(fit, result, session.folder, test_batches)
+                result = self._finish(fit, fit.run(name=self.name, facts=facts), session.folder, test_batches)
             if session.folder:
                 _write_curves_and_report(session.folder)
             return result

@@ -61,8 +61,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
         return
     if title:
         print_line(f"\n{title}\n")
-    columns = terminal_width()
-    for line in align_columns(head, rows, whole={0}, most=columns and columns - 2):
+    for line in align_columns(head, rows, whole={0}, most=(columns := terminal_width()) and columns - 2):
         print_line(f"  {line}")
 
 
@@ -86,6 +85,6 @@ def _metric(seen: Overview, name: str) -> list[str]:
 def _checkpoint(seen: Overview, each: Checkpoint) -> list[str]:
     metric, mode = seen.monitor
     found = seen.best(metric, mode)
-    metric_text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
-    star = " (best)" if found and found.update == each.update else ""
-    return [str(each.update), str(each.epoch), metric_text + star, each.path.name]
+    text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
+    text += " (best)" if found and found.update == each.update else ""
+    return [str(each.update), str(each.epoch), text, each.path.name]
