@@ -223,7 +223,7 @@ def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path
     trace, report = done.stderr.split("\ntrueloop: RuntimeError, explained below.")
     bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert trace.replace(f"{tmp_path}/", "") == bare.stderr.replace(f"{tmp_path}/", "")
-    assert "expects in_features=9, and the input has the shape (16, 8)" in " ".join(report.split())
+    assert "expects in_features=9, but the input has the shape (16, 8)" in " ".join(report.split())
     error = json.loads((tmp_path / "r.json").read_text())["error"]
     assert (error["kind"], error["line"], error["function"], error["update"]) == ("shape-mismatch", 12, "train", 0)
     assert "Error that ended the run" in (tmp_path / "r.html").read_text()

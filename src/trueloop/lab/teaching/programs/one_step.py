@@ -106,14 +106,14 @@ sampler = WindowSampler(
 
 optimizer.zero_grad()
 before, seen, count = weights(), [], 0
-for cut in sampler.cuts({asked.epoch}, skip_updates={asked.update}):
-    inputs, targets = examples(cut.indices_B)
+for batch in sampler.micro_batches({asked.epoch}, skip_updates={asked.update}):
+    inputs, targets = examples(batch.indices_B)
     outputs = model(inputs)
     loss = (outputs - targets).square().sum()  # a sum, divided once for the whole window
     loss.backward()  # adds to .grad
     count += len(inputs)
-    seen.append((cut.indices_B, inputs, targets, loss.item(), model.weight.grad.item(), model.bias.grad.item()))
-    if cut.closes_window:
+    seen.append((batch.indices_B, inputs, targets, loss.item(), model.weight.grad.item(), model.bias.grad.item()))
+    if batch.closes_window:
         break
 
 for parameter in model.parameters():
