@@ -40,7 +40,7 @@ def first(folder: Path, number: signal.Signals) -> SignalForwarder:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_leaves_and_takes_the_folder_along(leaving, monkeypatch, tmp_path: Path, number, code):
-    monkeypatch.setattr(signal_forwarding, "PASSED_ON_S", -1.0)
+    monkeypatch.setattr(signal_forwarding, "FORWARDED_WITHIN_S", -1.0)
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(Left) as left:

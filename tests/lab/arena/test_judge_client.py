@@ -95,10 +95,10 @@ def test_the_versions_that_decide_the_bits_are_known(referee: JudgeClient):
 MADE_UP = """
 import json, os, resource, sys, time
 import trueloop.lab.arena.judge_process as refereeing
-refereeing._warm = lambda: None
+refereeing._warm_up = lambda: None
 refereeing.versions = lambda: {}
-refereeing.WALL_S = 0.5 if "wall" in sys.argv else 60.0
-refereeing.IDLE_S = 0.3 if "idle" in sys.argv else 60.0
+refereeing.MAX_WALL_S = 0.5 if "wall" in sys.argv else 60.0
+refereeing.IDLE_TIMEOUT_S = 0.3 if "idle" in sys.argv else 60.0
 def attempt(job, folder, tell, trouble):
     from trueloop.lab.arena.trial import Trial
     if job.seed == 1:
@@ -118,7 +118,7 @@ def attempt(job, folder, tell, trouble):
         os.kill(os.getppid(), 9)
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     return Trial(seed=job.seed, end="not reached", why=json.dumps([os.getpid(), *limits]))
-refereeing.attempt = attempt
+refereeing.run_job = attempt
 refereeing.main()
 """
 
@@ -201,7 +201,7 @@ def test_a_process_that_ends_in_the_middle_of_a_line_is_not_waited_for(made_up, 
     monkeypatch.setattr(f"{__name__}.MADE_UP", said)
 
     def run() -> None:
-        with pytest.raises(BoardError, match="The referee's process ended"):
+        with pytest.raises(BoardError, match="The judge process ended"):
             referee.run(job(9))
         ended.set()
 
@@ -211,7 +211,7 @@ def test_a_process_that_ends_in_the_middle_of_a_line_is_not_waited_for(made_up, 
 
 def test_a_curve_that_was_begun_is_not_told_from_the_start_again(made_up):
     curve: list[Point] = []
-    with pytest.raises(BoardError, match="The referee's process ended"):
+    with pytest.raises(BoardError, match="The judge process ended"):
         made_up().run(job(6), curve.extend)
     assert curve == [(1, 2, 0.5)]
 

@@ -68,8 +68,8 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
 def _head(seen: Overview, history: History) -> list[list[str]]:
     processes = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     pairs = {
-        "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe, "state": seen.state,
-        "started": started_cell(seen),
+        "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe,
+        "state": seen.state, "started": started_cell(seen),
         "update": f"{progress_cell(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
         "time": duration_cell(seen) + processes, "best": best_cell(seen),
         "skipped": str(len(history.skipped) or "none"),
