@@ -14,7 +14,7 @@ from trueloop.core.errors import InvalidConfig
 
 
 def test_lines_are_passed_on_and_the_last_ones_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(program_output, "MOST", 2)
+    monkeypatch.setattr(program_output, "MAX_LINES", 2)
     echo = io.StringIO()
     assert read_stream(["a\n", "b\n", "c"], echo) == "b\nc"
     assert echo.getvalue() == "a\nb\nc"

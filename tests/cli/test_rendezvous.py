@@ -52,14 +52,14 @@ def test_whether_it_is_this_machine(text: str, here: bool):
 
 
 def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
+    monkeypatch.setattr(rendezvous, "is_local", lambda _: False)
     with pytest.raises(ProcessLost, match=f"Nothing answers at localhost:{port}") as error:
         wait_for_listener(f"localhost:{port}", patience_s=0.1)
     assert "Start the same command on localhost" in error.value.fix
 
 
 def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
+    monkeypatch.setattr(rendezvous, "is_local", lambda _: False)
     opened: list[socket.socket] = []
     timer = threading.Timer(0.2, lambda: opened.append(socket.create_server(("localhost", port))))
     began = time.monotonic()

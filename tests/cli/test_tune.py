@@ -30,10 +30,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
         Trial(setting="micro_batch", value=64, throughput=None, problem="does not fit into the memory"),
     ]
 
-    def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> TuningResult:
+    def tune(recipe: Recipe, *, seconds: float, compiled: bool, on_trial: Any) -> TuningResult:
         asked.append(recipe)
         for trial in trials:
-            told(trial)
+            on_trial(trial)
         left_alone = {"compile": "why"}
         return TuningResult(
             trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=left_alone
@@ -68,7 +68,7 @@ def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str]
     assert "2,500 examples/s where nothing could be trained" in out
     assert tune("tabular --json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["before"], told["largest"]) == (None, 8)
+    assert (told["before"], told["largest_micro_batch"]) == (None, 8)
 
 
 def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.CaptureFixture[str]):

@@ -181,7 +181,7 @@ def test_one_can_be_stopped_and_leaves_nothing_behind(made_up, tmp_path: Path, m
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     referee = made_up()
     trial = referee.run(job(1), on_start=lambda number: threading.Timer(0.3, referee.stop, [number]).start())
-    assert (trial.end, trial.why) == (End.STOPPED, "It was ended from outside.")
+    assert (trial.end, trial.why) == (End.STOPPED, "Its process was killed.")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -40,7 +40,7 @@ def test_what_cannot_be_together_says_so():
     told = {bug["code"]: bug for bug in answer(Query(bugs=("GRD001",)))["bugs"]}
     assert told["GRD002"]["against"]
     assert not told["GRD001"]["against"]
-    with pytest.raises(InvalidConfig, match="clears gradients away already"):
+    with pytest.raises(InvalidConfig, match="already removed the line that clears gradients"):
         answer(Query(bugs=("GRD001", "GRD002")))
 
 
