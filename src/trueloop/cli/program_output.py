@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.json_text import parse_json
 
-MAX_BYTES: Final = 50_000  # lines that are kept of a long run; its error stands at the end
+MAX_LINES: Final = 50_000  # lines that are kept of a long run; its error stands at the end
 
 
 def read_stream(lines: Iterable[str], echo: TextIO | None = None) -> str:
@@ -20,7 +20,7 @@ def read_stream(lines: Iterable[str], echo: TextIO | None = None) -> str:
         lines: as they come.
         echo: each is forwarded there immediately; None = not at all.
     """
-    kept: deque[str] = deque(maxlen=MAX_BYTES)
+    kept: deque[str] = deque(maxlen=MAX_LINES)
     for line in lines:
         kept.append(line)
         if echo is not None:
