@@ -46,7 +46,7 @@ import made_up
 entries = {entry.code: entry for entry in made_up.entries()}
 attachment = Attachment(made_up.sources)
 watch._attachment = lambda: attachment
-choice.catalogue = lambda: entries
+selection.catalogue = lambda: entries
 """
 
 
