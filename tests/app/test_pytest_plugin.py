@@ -40,7 +40,7 @@ def test_through_another_fixture(training):
 """
 CONFTEST = """\
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing import watch
+from trueloop.sanitizer import watch
 from trueloop.failures import selection
 import made_up
 entries = {entry.code: entry for entry in made_up.entries()}
