@@ -183,7 +183,7 @@ def test_many_updates(whole: Callable[[], Watch]):
 def test_many_fully_traced_updates(
     make: Callable[[], Callable[[], None]], whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
 ):
-    for name in ("FIRST", "MOST_BATCHES"):
+    for name in ("INITIAL_UPDATES", "MAX_BATCHES"):
         monkeypatch.setattr(f"trueloop.tracing.sampling.{name}", 1 << 40)
     torch.manual_seed(0)
     with whole() as watch:

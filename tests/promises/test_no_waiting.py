@@ -221,7 +221,7 @@ def test_used_gradients_are_found_without_synchronising(whole: Callable[[], Watc
                 optimizer.step()
     assert "GRD001" in {finding.code for finding in watch.report().findings}
     assert not watch.report().problems
-    assert all("gradients.py" in place for place in places)
+    assert all("gradient_ledger.py" in place for place in places)
 
 
 def test_tensors_without_numbers(whole: Callable[[], Watch]):

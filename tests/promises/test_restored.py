@@ -275,7 +275,7 @@ def test_pytorch_is_unchanged(way: Callable[[Callable[[], Watch]], None], whole:
 def interrupted_while_it_begins(whole: Callable[[], Watch]) -> None:
     watch = whole()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Steps, "in_full", interrupt)
+        patch.setattr(Steps, "install_full_tracing", interrupt)
         with pytest.raises(KeyboardInterrupt):
             watch.start()
     train(4)
@@ -286,7 +286,7 @@ def interrupted_while_it_ends(whole: Callable[[], Watch]) -> None:
     watch.start()
     train(4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch._attachment.stream, "farewells", [interrupt])
+        patch.setattr(watch._attachment.stream, "on_detach", [interrupt])
         with pytest.raises(KeyboardInterrupt):
             watch.stop()
 
@@ -295,7 +295,7 @@ def interrupted_between_two_states(whole: Callable[[], Watch]) -> None:
     """Where the full view is closed."""
     watch = whole()
     with pytest.MonkeyPatch.context() as patch, watch:
-        full = watch._attachment._in_full
+        full = watch._attachment._full_tracing
         patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else None)
         with pytest.raises(KeyboardInterrupt):
             train(20)
