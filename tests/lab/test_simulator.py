@@ -151,7 +151,7 @@ def test_a_weight_and_points_by_hand(page: Page):
     assert page.state("paused")["weights"]["head.bias"][1] == 2.5
     page.say({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0, "y": 0}, {"do": "run"})
     page.kind("script")
-    assert "taken away" in page.kind("script")["text"]
+    assert "removed" in page.kind("script")["text"]
     page.say({"do": "start", "config": QUICK, "points": [[0.25, -0.5, 1], [1, 1, 0]]})
     began = page.kind("started")
     assert [0.25, -0.5, 1] in began["points"]["train"]

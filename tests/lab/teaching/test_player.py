@@ -167,7 +167,7 @@ def test_a_schedule_that_raises_past_its_end_is_not_run_there_where_a_scaler_ski
 def test_points_of_a_sampler_that_has_counted_them_stay():
     def change(play: Play) -> None:
         for changed in (lambda: play.add(Added(0.0, 0.0, 1)), lambda: play.remove(0.0, 0.0)):
-            with pytest.raises(InvalidConfig, match="its sampler counted them"):
+            with pytest.raises(InvalidConfig, match="its sampler has a fixed length"):
                 changed()
 
     text = write_script(SMALL, [catalogue()["DST003"].failure.inject]).loop.text()

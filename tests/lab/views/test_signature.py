@@ -26,7 +26,7 @@ def short(monkeypatch, tmp_path):
 
 
 def test_a_signature_is_run_once_and_then_known(monkeypatch):
-    monkeypatch.setattr(signature, "TURN_S", 1000.0)
+    monkeypatch.setattr(signature, "TIME_PER_ANSWER_S", 1000.0)
     told = answer(Query(code="GRD001"))
     assert (told["curves"]["found"], told["curves"]["seeds"]) == (3, 3)
     assert told["curves"]["finding"]["code"] == "GRD001"
@@ -44,7 +44,7 @@ def test_a_signature_is_run_once_and_then_known(monkeypatch):
 def test_who_is_out_of_time_is_asked_again_and_goes_on(monkeypatch, tmp_path, cache):
     if not cache:
         (tmp_path / "trueloop").write_text("in the way")
-    monkeypatch.setattr(signature, "TURN_S", 0.0)
+    monkeypatch.setattr(signature, "TIME_PER_ANSWER_S", 0.0)
     for done in (1, 2):
         assert answer(Query(code="SCH002"))["done"] == done
         if cache:
@@ -59,9 +59,9 @@ def test_what_is_kept_of_a_seed_is_what_was_run():
     assert entry
     kept = signature.DiskCache(signature.cache_folder({"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}) / "signatures")
     both = signature.pair(entry.failure.inject)
-    first = signature._new(entry, both, kept)
+    first = signature._run_and_store(entry, both, kept)
     signature._RECENT.clear()
-    again = signature._known(entry, both, kept)
+    again = signature._load_seed(entry, both, kept)
     assert again is not None
     assert encode_json(asdict(again.broken)) == encode_json(asdict(first.broken))
     assert again.finding == first.finding

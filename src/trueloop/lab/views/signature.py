@@ -154,7 +154,7 @@ def _healthy(text: str, simulation: Simulation) -> Recording:
 
 
 def _run_watched(watch: Any, play: Play) -> None:
-    play.isolated = watch.isolated
+    play.isolated = watch.paused
     with watch:
         play.run()
 
