@@ -169,6 +169,6 @@ def test_what_is_not_there_is_said(open_page, lab_home, lab):
     (lab_home / "secret").mkdir(exist_ok=True)
     (lab_home / "secret" / "journal.jsonl").write_text(json.dumps({"event": "notice"}))
     page = open_page("watch", params="runs=runs/../secret")
-    expect(page.locator(".watch-head")).to_contain_text("There is no run")
+    expect(page.locator(".watch-head")).to_contain_text("no longer exists")
     page = open_page("watch", params="runs=%25")  # decoded once it is no code of anything
-    expect(page.locator(".watch-head")).to_contain_text("There is no run '%'")
+    expect(page.locator(".watch-head")).to_contain_text("'%' no longer exists")
