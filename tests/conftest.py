@@ -84,8 +84,6 @@ def only_the_new_is_collected():
 @pytest.fixture(autouse=True)
 def the_process_goes_on():
     """A program run in this process may not have ended it: pools would refuse work in every later test."""
-    import sys
-
     hook = sys.excepthook
     yield
     from concurrent.futures import thread
@@ -104,8 +102,6 @@ def one_thread():
 def _beside(name: str):
     """Load a module of this folder: what a test file cannot import from here."""
     import importlib.util
-    import sys
-    from pathlib import Path
 
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

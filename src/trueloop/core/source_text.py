@@ -203,14 +203,11 @@ class SourceText:
         start, end = self._line_starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
         lines = (*leading_lines, line)
-        put = (
-            self.insert_after(after, *lines)
-            if after is not None
-            else self.insert_before(before, *lines)
-            if before
-            else None
-        )
-        return None if put is None else (put, Edit(start, end, ""))
+        if after is not None:
+            insertion = self.insert_after(after, *lines)
+        else:
+            insertion = self.insert_before(before, *lines) if before is not None else None
+        return None if insertion is None else (insertion, Edit(start, end, ""))
 
 
 def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, list[Fix]]:
