@@ -102,7 +102,7 @@ def samplers():
     data = dataset(24)
     dealt = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False))
     weights = train(dealt)[0]
-    with pytest.raises(InvalidData, match="val data come through a DistributedSampler"):
+    with pytest.raises(InvalidData, match="val data uses a DistributedSampler"):
         train(data, val=dealt)
     with pytest.raises(InvalidConfig, match="accumulate is 1, and 2 processes share each update"):
         train([data[:4]])

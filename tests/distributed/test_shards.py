@@ -217,11 +217,11 @@ def test_float16_and_compiled_models_are_sharded_and_what_cannot_be_is_refused(l
 
 def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
     folders = [CheckpointFolder(lived[0] / run / "checkpoints", writing=False) for run in ("whole", "alone")]
-    (sharded, state), (_, expected) = (folder.load_latest() for folder in folders)
-    files = sorted(path.name[:11] for path in sharded.path.glob("shard-*"))
+    (checkpoint, state), (_, expected) = (folder.load_latest() for folder in folders)
+    files = sorted(path.name[:11] for path in checkpoint.path.glob("shard-*"))
     assert files == ["shard-00001", "shard-00002"]
     assert isinstance(state["optimizer"]["state"][0]["exp_avg"], ShardReference)
-    state = sharded.complete(sharded, state)
+    state = sharded.load_full_state(checkpoint, state)
     for part in (lambda tree: tree["model"], lambda tree: tree["average"], lambda tree: tree["optimizer"]["state"][1]):
         assert far(part(state), part(expected)) < EXACT
     assert state["model"]["head.weight"] is state["model"]["stem.weight"]

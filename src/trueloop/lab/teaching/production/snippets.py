@@ -126,7 +126,7 @@ def evaluate():
 '''
 SAVE = '''
 def save(state):
-    """Write a temporary file, then rename it: a crash leaves the old or the new file intact."""
+    """Write a temporary file, then rename it: a crash cannot damage the last one."""
     temporary = CHECKPOINT.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(state, file)
