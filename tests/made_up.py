@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trueloop.core.findings import Evidence, Severity
-from trueloop.failures.failure import Detector, Failure
+from trueloop.failures.failure import BaseDetector, Failure
 from trueloop.failures.load import Entry
 from trueloop.tracing.events import ErrorRaised, Event, TracingGap
 from trueloop.tracing.patch import Patches
@@ -94,7 +94,7 @@ References
 
 
 def _on_gap(kind: int) -> Callable[[], Any]:
-    class OnGap(Detector):
+    class OnGap(BaseDetector):
         subscribes_to: tuple[type[Event], ...] = (TracingGap,)
 
         def observe(self, event: TracingGap) -> Evidence | None:
@@ -105,7 +105,7 @@ def _on_gap(kind: int) -> Callable[[], Any]:
     return OnGap
 
 
-class _OnError(Detector):
+class _OnError(BaseDetector):
     subscribes_to: tuple[type[Event], ...] = (ErrorRaised,)
 
     def observe(self, event: ErrorRaised) -> Evidence | None:

@@ -42,12 +42,11 @@ References
 from __future__ import annotations
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import StepTaken
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """What it detects, in one sentence."""
 
     subscribes_to = (StepTaken,)

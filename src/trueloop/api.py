@@ -1,7 +1,5 @@
 """What `import trueloop` offers; imported at first use, so that the core works without torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -7,8 +7,6 @@ a condition where the property holds; ``print(trueloop.verify.names())`` lists t
 The proofs work on copies: the model, its gradients and modes, and all random generators are unchanged afterwards.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial

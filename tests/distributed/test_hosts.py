@@ -43,7 +43,16 @@ def machines():
 
 
 def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, place, uninterrupted):
-    words = ("--processes", "1", "--nodes", "2", "--rendezvous", f"{NET}.1:{PORT}", "--parallel.keepalive-timeout-s", "2")
+    words = (
+        "--processes",
+        "1",
+        "--nodes",
+        "2",
+        "--rendezvous",
+        f"{NET}.1:{PORT}",
+        "--parallel.keepalive-timeout-s",
+        "2",
+    )
     both = [place.launch(*words, within=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
     both[0].wait_until((place.run_dir / "checkpoints" / "update-000000004").exists)
     ip("-n", machines[1], "link", "set", "cable", "down")

@@ -34,7 +34,10 @@ def test_the_one_failure_is_found_at_its_line_and_nothing_else(program: Path):
     assert len(expected) == 1
     done = watching["run"](program, watched=True)
     assert not done.report.problems
-    found = {(each.code, each.location and each.location.path, each.location and each.location.line) for each in done.findings}
+    found = {
+        (each.code, each.location and each.location.path, each.location and each.location.line)
+        for each in done.findings
+    }
     assert found == (set() if name(program) in MISSED else expected), done.words
 
 

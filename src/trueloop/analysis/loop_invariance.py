@@ -1,7 +1,5 @@
 """Loop invariance: which expressions have the same value in every iteration of a loop."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A parsed file with its text, syntax tree and operations: the input of the lint rules."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Builds the autograd graph of one training batch of a recipe or a target, without running backward."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

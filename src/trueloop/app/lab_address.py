@@ -3,8 +3,6 @@
 LIVE/lab.json   port and process of the newest lab
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Provides ``%load_ext trueloop`` and ``%%watch`` in IPython and Jupyter."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

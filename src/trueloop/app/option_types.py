@@ -1,7 +1,5 @@
 """Types of command-line options shared by the commands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

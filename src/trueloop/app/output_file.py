@@ -1,7 +1,5 @@
 """Output files: checked before a run for being writable, and written after it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ state, several losses, chunked cross-entropy for a large vocabulary, gradient ch
 Everything works on plain torch models and loops.
 """
 
-from __future__ import annotations
-
 from trueloop.autograd.cross_entropy import chunked_cross_entropy
 from trueloop.autograd.freezing import Changed, freeze, thaw
 from trueloop.autograd.gradient_surgery import Combined, combine

@@ -3,8 +3,6 @@
 Works on any objects with ``next_functions``, such as torch's nodes; nothing is run, and no hooks are called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, cast
 

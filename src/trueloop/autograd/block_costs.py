@@ -1,7 +1,5 @@
 """Measures the memory that recomputing each block would save, and its time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

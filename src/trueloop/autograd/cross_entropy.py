@@ -6,8 +6,6 @@ computes its logits again. Only two matrices of hidden size remain, at the cost 
 """
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 

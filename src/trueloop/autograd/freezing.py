@@ -1,7 +1,5 @@
 """Freezes and unfreezes parameters during a run, and updates the optimizer; other parameters keep their state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Each method needs only the inner products of the gradients and returns a weight 
 a matrix of tasks by tasks in float64, and the large vectors are read only twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """Reverses, scales or cuts gradients: identity in forward, another gradient in backward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import MutableMapping
 from copy import copy

@@ -1,7 +1,5 @@
 """GradNorm: weights of several losses, learned so that each moves the shared parameters at a comparable pace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

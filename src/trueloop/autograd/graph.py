@@ -4,8 +4,6 @@ Tensors saved for backward are most of the memory of training. A storage is free
 are listed: the nodes, and the parameter, buffer or named tensor that exists anyway.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

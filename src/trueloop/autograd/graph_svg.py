@@ -1,7 +1,5 @@
 """Draws a graph as SVG: the loss on top, nodes that keep memory filled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final

@@ -1,7 +1,5 @@
 """Prints a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

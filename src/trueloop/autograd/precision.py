@@ -1,7 +1,5 @@
 """Chooses the precision in which a stable function computes, and that of its result."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

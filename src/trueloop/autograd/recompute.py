@@ -1,7 +1,5 @@
 """Applies gradient checkpointing to blocks of a model, chosen by their measured memory and time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

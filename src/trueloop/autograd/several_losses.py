@@ -1,7 +1,5 @@
 """Runs one backward for several losses, or returns the gradient of each without changing ``.grad``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

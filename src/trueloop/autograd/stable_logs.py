@@ -4,8 +4,6 @@ Each is a ``torch.autograd.Function`` whose backward is made of differentiable o
 differentiated again, and from which torch derives the rule for ``vmap``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

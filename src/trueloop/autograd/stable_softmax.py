@@ -7,8 +7,6 @@ Each is a ``torch.autograd.Function`` whose backward is made of differentiable o
 differentiated again, and from which torch derives the rule for ``vmap``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

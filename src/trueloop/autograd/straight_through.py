@@ -4,8 +4,6 @@ What they return as a gradient is an estimate by design, so ``gradcheck`` fails 
 derivative backward uses instead.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import torch

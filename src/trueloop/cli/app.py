@@ -1,7 +1,5 @@
 """The command `trueloop`: which commands there are, and how an error becomes words and an exit code."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

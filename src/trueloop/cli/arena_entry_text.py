@@ -1,7 +1,5 @@
 """An entry of the arena in words: its settings, its numbers over all seeds, what it came to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

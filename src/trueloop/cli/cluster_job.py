@@ -1,7 +1,5 @@
 """A job for a cluster, written out: an sbatch script, one for submitit, or a Kubernetes manifest."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

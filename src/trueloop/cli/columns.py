@@ -1,7 +1,5 @@
 """A plain table: fast for 10,000 rows, no wider than the terminal, uncut where the output is none."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

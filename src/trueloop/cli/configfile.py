@@ -1,7 +1,5 @@
 """Settings from a TOML file: every key known, every value of the right type, or one clear error."""
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A run as the terminal shows it: a live view that is redrawn by time, plain lines elsewhere, or nothing."""
 
-from __future__ import annotations
-
 import atexit
 import math
 from collections import Counter

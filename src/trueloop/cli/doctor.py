@@ -1,7 +1,5 @@
 """`trueloop doctor`: what of this machine would spoil a run, with a remedy for each."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 from typing import Annotated

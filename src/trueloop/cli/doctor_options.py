@@ -1,7 +1,5 @@
 """What a run would ask of the machine, and which checks are made, as options of `trueloop doctor`."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable

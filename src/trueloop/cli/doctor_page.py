@@ -1,7 +1,5 @@
 """What `trueloop doctor` prints: one line for each check, remedies below those that need one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby

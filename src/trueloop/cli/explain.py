@@ -1,7 +1,5 @@
 """`trueloop explain GRD001`: the page of a silent failure, or of an error in a traceback."""
 
-from __future__ import annotations
-
 import io
 import json as json_format
 import sys

@@ -1,7 +1,5 @@
 """Pages that `trueloop explain` prints: of a failure, of an error that PyTorch raises, or the answer to a traceback."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """`trueloop export`: a trained model as a file that runs without the code it was made by."""
 
-from __future__ import annotations
-
 import json as json_format
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`trueloop failures`: every silent failure that is known."""
 
-from __future__ import annotations
-
 import json as json_format
 from collections.abc import Iterable
 from itertools import groupby

@@ -1,7 +1,5 @@
 """`trueloop graph SPEC`: the graph behind the loss, and what it keeps alive."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Commands that have commands of their own: `trueloop runs list`, `trueloop arena board`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from cyclopts import App

@@ -1,7 +1,5 @@
 """A run as lines of JSON on standard output, for log collectors: `trueloop train RECIPE --log-format json`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`trueloop lab`: the page that shows a training loop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`trueloop lint`: silent failures found in the text of programs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from cyclopts import Parameter

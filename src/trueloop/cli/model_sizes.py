@@ -1,7 +1,5 @@
 """The sizes of a model and of the machines, as `trueloop plan` takes them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from cyclopts import Parameter

@@ -4,8 +4,6 @@ Every process writes a file into a folder that `torchrun` made and named in the 
 useless restarts: a setting that cannot work will not work the fourth time either.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """`trueloop plan`: the numbers of a training run, each with its formula, and the run drawn as a timeline."""
 
-from __future__ import annotations
-
 import json as json_format
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """The page `trueloop plan` prints: numbers with their formulas, the timeline and its legend, notes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console, RenderableType

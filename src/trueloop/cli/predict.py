@@ -1,7 +1,5 @@
 """`trueloop predict`: an exported model answers files."""
 
-from __future__ import annotations
-
 import json as json_format
 import sys
 from pathlib import Path

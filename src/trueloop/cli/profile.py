@@ -1,7 +1,5 @@
 """`trueloop profile RECIPE`: where the time of an update goes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `trueloop profile` prints: the split of an update's time, the dearest operations, the bottleneck of backward."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Reads what a program printed: from standard input, passed on or not, from a log, or from a notebook's file."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path

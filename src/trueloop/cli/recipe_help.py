@@ -1,7 +1,5 @@
 """What `trueloop train --help` prints, and the same of the other commands that take a recipe."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 

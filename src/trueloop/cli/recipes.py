@@ -1,7 +1,5 @@
 """`trueloop recipes`: what can be trained without writing anything."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The rendezvous of several machines: an address where one of them listens and for which the others wait."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

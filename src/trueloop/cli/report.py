@@ -1,7 +1,5 @@
 """`trueloop report`: the page and the curves of a run, rebuilt from its journal."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`trueloop run`: any training script, run as Python would run it, and what it silently does wrong."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Formats facts about a run for the cells of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from time import localtime, strftime

@@ -1,8 +1,6 @@
 """The page `trueloop plan --parameters` prints: memory, traffic, time and disk of a model, each with its formula."""
 # ruff: noqa: RUF001  # × is meant
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """`trueloop serve`: an exported model answers requests."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Signals on their way from the user through torchrun to the processes of a run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Curves in a terminal: one line of blocks per curve, all curves of a panel on one scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """`trueloop template slurm RECIPE`: the file that starts a run on a cluster, filled in."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A run drawn in text: epochs as rows, windows in brackets, a mark per iteration; shape and colour tell the partial."""
 # ruff: noqa: RUF001  # × and – are meant
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.text import Text

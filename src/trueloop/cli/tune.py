@@ -1,7 +1,5 @@
 """`trueloop tune RECIPE`: settings that make it fast and leave its meaning alone, measured here and now."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`trueloop verify SPEC`: proofs on a model and its loop."""
 
-from __future__ import annotations
-
 import json as json_format
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `trueloop verify` prints: a line per proof as it ends, then what is broken and how to fix it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ iterations). A short window is stepped like any other; `drop_last` leaves out th
 `DataLoader(drop_last=True)` does.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

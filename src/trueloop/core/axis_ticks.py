@@ -1,7 +1,5 @@
 """Map values to positions on a plot axis and choose round tick values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Keep a series of any length in bounded memory."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Final, Generic, TypeVar
 

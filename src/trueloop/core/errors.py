@@ -13,8 +13,6 @@ TrueloopError
 └── MissingExtra      an optional dependency that is not installed
 """
 
-from __future__ import annotations
-
 
 class TrueloopError(Exception):
     """An error that says what happened with which value, why it matters, and what to do.

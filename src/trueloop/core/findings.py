@@ -1,7 +1,5 @@
 """Findings and reports: source locations, the evidence of detectors and rules, findings, verdicts, run statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum

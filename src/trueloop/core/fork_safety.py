@@ -1,7 +1,5 @@
 """Close file handles in forked children that must not keep them, such as a loader's workers."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """Format numbers, units and names for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Build HTML safely: everything that is not `Markup` is escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 

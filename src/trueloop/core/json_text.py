@@ -1,7 +1,5 @@
 """Parse untrusted JSON: everything that cannot be parsed raises `ValueError`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """Select names by shell patterns such as "backbone.*" or "*.bias", and explain a pattern that matches nothing."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 Before Python 3.14 `Path.exists`, `is_file` and `is_dir` raise for such paths.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

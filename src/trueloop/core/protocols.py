@@ -3,8 +3,6 @@
 A window is the K micro-batches between two optimizer updates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Write and read a JSON object that contains its own checksum: any other bytes are rejected."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Source text of a file and byte-exact edits of it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

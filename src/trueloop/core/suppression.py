@@ -1,7 +1,5 @@
 """Suppression comments: ``# trueloop: ignore[GRD001]``."""
 
-from __future__ import annotations
-
 import io
 import re
 import tokenize

@@ -9,8 +9,6 @@ Every number, text and variable-length tuple declares its bounds, so that no req
         widths: Annotated[tuple[Annotated[int, Within(1, 64)], ...], Within(0, 4)] = (8, 8)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

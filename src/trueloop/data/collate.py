@@ -2,8 +2,6 @@
 
 # ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, overload
 

@@ -2,8 +2,6 @@
 
 # ruff: noqa: N803 - shapes are part of the name: B indices of one micro-batch
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Fingerprint a dataset, so that a run records which version of the data it used."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """Datasets on disk: a folder of images per class, and text files as sequences of bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

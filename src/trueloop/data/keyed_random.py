@@ -1,7 +1,5 @@
 """Pseudorandom numbers as a pure function of a purpose, the seed, the epoch and a position."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

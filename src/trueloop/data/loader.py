@@ -1,7 +1,5 @@
 """Load any epoch of a map-style dataset, from any update on, as micro-batches grouped into windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any

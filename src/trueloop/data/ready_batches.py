@@ -1,7 +1,5 @@
 """Group ready-made batches of any iterable into windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any

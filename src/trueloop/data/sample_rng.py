@@ -1,7 +1,5 @@
 """Seed the global CPU generators per sample, so that random numbers do not depend on the worker that reads it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

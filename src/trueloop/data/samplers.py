@@ -6,8 +6,6 @@ global order; a rank reads every P-th position of it, so no sample is repeated t
 
 # ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 A worker owns complete lanes, so the samples of a lane do not depend on the number of workers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

@@ -4,8 +4,6 @@ An epoch distributes its shuffled shards over L lanes, round-robin; a lane reads
 randomness is a hash of (seed, epoch, shard, position), so a lane can restart anywhere without a generator's state.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass

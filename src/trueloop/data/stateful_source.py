@@ -1,7 +1,5 @@
 """Save and restore the position of the user's data if it has ``state_dict`` and ``load_state_dict``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable

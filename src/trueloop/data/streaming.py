@@ -1,7 +1,5 @@
 """Load batches of data in shards, from any update on, grouped into windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace

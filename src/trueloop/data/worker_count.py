@@ -1,7 +1,5 @@
 """Choose a number of loader processes that speeds up reading."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ SLURM, systemd and a terminal send their signal to every process of a job. If a 
 process would fail in the middle of the update that is to be finished and saved.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

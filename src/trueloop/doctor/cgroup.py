@@ -1,7 +1,5 @@
 """Reads the cgroup limits of this process: those of its container, which most programs ignore."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 

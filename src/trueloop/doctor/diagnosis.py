@@ -1,7 +1,5 @@
 """Defines a check, the requirements of a run that it reads, and the diagnosis that it returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum

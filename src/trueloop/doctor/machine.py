@@ -1,7 +1,5 @@
 """Describes the machine, the container and the installed packages that checks inspect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

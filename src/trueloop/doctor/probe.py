@@ -1,7 +1,5 @@
 """Reads the facts of this machine; the only module of the doctor that accesses the system."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """Finds all checks, runs them, and summarizes the results."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@
 Nothing is loaded from a file before its checksum is verified.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import stat

@@ -1,7 +1,5 @@
 """Converts a model's arguments and results to plain lists of tensors."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast, get_args

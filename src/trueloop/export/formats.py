@@ -1,7 +1,5 @@
 """Writes a model in eval mode in one of three formats, and opens the file again."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """Reads samples from .npy, .json, .csv, .txt and image files with the preprocessing of training."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping

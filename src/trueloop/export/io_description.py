@@ -3,8 +3,6 @@
 Everything here is a record of bounded fields, parsed by `core.untrusted_input`: a manifest is untrusted input.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 

@@ -1,7 +1,5 @@
 """Compares the outputs of an exported model with those of the live model on real samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

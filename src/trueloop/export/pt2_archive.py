@@ -7,8 +7,6 @@ inputs and outputs may name any module to import. A plain model needs none of th
 refused, and trueloop never writes one.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import zipfile

@@ -3,8 +3,6 @@
 A sample is one array per input, without the batch dimension.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping, Sequence

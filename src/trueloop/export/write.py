@@ -1,7 +1,5 @@
 """Exports a model: writes it, reads it back, compares the outputs on real samples, and describes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

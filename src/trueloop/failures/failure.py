@@ -1,6 +1,4 @@
-"""Defines the records of a silent failure: `Failure`, its `Detector` and its lint `Rule`."""
-
-from __future__ import annotations
+"""Defines the records of a silent failure: `Failure`, its `BaseDetector` and its lint `Rule`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +11,7 @@ from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import Event
 
 
-class Detector(ABC):
+class BaseDetector(ABC):
     """Detects one failure in one run: a state machine over events, one instance per run.
 
     A detector never touches PyTorch's internals, keeps no reference to a live object of an event, and returns evidence
@@ -72,7 +70,7 @@ class Failure:
     fix: str
     """The fix in one sentence."""
     rule: Rule | None = None
-    detector: Callable[[], Detector] | None = None
+    detector: Callable[[], BaseDetector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
     """Injects the failure into the teaching loop by changing one operation."""
     checked_by_doctor: bool = False

@@ -1,7 +1,5 @@
 """Splits the page of a failure into sections and renders it as Markdown."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

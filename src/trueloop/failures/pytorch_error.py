@@ -1,7 +1,5 @@
 """Defines the records of an error that PyTorch raised: its tensors, its context and its explanation."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Selects the failures to detect and to report, from arguments, `pyproject.toml` and comments."""
 
-from __future__ import annotations
-
 import difflib
 import linecache
 import tomllib

@@ -4,8 +4,6 @@ The pieces are source text, and `TeachingLoop.text` joins them to a complete scr
 removes, moves or changes one operation.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

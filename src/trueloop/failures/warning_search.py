@@ -1,7 +1,5 @@
 """Maps warnings of PyTorch to the failures that they announce."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final

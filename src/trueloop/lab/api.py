@@ -1,7 +1,5 @@
 """Answers the JSON requests of the pages, those that need torch in worker processes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping

@@ -1,7 +1,5 @@
 """The worker that answers queries of pages with PyTorch, one at a time and without state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A worker's connection to the server: receives JSON lines, sends JSON messages and binary frames."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Renders the cheat sheet as Markdown: ``python -m trueloop.lab.cheatsheet > docs/cheatsheet.md``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 

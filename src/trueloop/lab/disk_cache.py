@@ -1,7 +1,5 @@
 """Caches slow answers as JSON files in the user's cache folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Builds and sends the frames of a run at the pace at which the page paints them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final

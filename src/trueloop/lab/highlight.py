@@ -1,7 +1,5 @@
 """Splits Python text into tokens with a kind, which the page colours."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import keyword

@@ -1,7 +1,5 @@
 """Commands of the simulator page to its worker, one record for each ``do``, validated strictly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal

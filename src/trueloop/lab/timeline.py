@@ -4,8 +4,6 @@ A run may have 10^15 iterations and a picture some hundred marks. So on every le
 around the position are kept, and a gap says how many lie between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A run id is "runs/digits-1" or "live/20260121-220301-4711". The part after the s
 names before it becomes part of a path.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Relays live sessions between a browser's WebSocket and a worker of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Coroutine

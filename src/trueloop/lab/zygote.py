@@ -4,8 +4,6 @@ Measured: a separate process takes seconds and about 280 MB to import torch; a f
 the memory that it writes to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Adds suppression comments for all findings, to adopt the linter on an old code base."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A finding is identified by its file, its code and the text of its line, so it su
 new. The file is sorted JSON with one finding per line, to be committed.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Lints one file: interprets it once and applies every rule."""
 
-from __future__ import annotations
-
 import ast
 import os
 import traceback

@@ -1,7 +1,5 @@
 """Lints many files in several processes."""
 
-from __future__ import annotations
-
 import gc
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Applies fixes with byte-exact edits, and lints again after each round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple

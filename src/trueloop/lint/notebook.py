@@ -1,7 +1,5 @@
 """Converts the code cells of a notebook to one text and back; all other bytes of the file stay unchanged."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -8,8 +8,6 @@ The split is stratified and has its own seed: other training seeds are evaluated
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N images, H×W pixels
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

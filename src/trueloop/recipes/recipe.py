@@ -1,7 +1,5 @@
 """Defines `Recipe`, the description of a whole run, and checks for recipe options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -10,8 +10,6 @@ saved weights take raw features and give raw predictions.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N rows, F features
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

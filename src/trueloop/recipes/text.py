@@ -10,8 +10,6 @@ Whole documents are held out, never pieces of a training document.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: B pieces, T bytes, D features, V byte values
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Source excerpts of findings with their context lines, and fixes as diffs."""
 
-from __future__ import annotations
-
 import difflib
 import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence

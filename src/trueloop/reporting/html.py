@@ -1,7 +1,5 @@
 """Renders a report as one HTML page without network access or scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path

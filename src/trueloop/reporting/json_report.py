@@ -40,8 +40,6 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning u
 JSON has no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

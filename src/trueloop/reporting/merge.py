@@ -1,7 +1,5 @@
 """Merges the reports of the ranks of one run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

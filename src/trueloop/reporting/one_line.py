@@ -1,7 +1,5 @@
 """Formats findings one per line, also as GitHub annotations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path

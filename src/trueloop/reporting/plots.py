@@ -1,7 +1,5 @@
 """Renders the curves of a run as inline SVG without scripts; colours come from CSS classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Converts a report to SARIF 2.1.0 for editors, code hosts and CI."""
 
-from __future__ import annotations
-
 import hashlib
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Summaries of a report that all output formats share: outcome, headline, counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path

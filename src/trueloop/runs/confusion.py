@@ -1,7 +1,5 @@
 """Render the confusion matrix of a run as a coloured table, or its most confused pairs if it is large."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 

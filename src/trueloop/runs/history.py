@@ -1,7 +1,5 @@
 """Define the in-memory form of a journal: update rows as columns, everything else as the reported events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast

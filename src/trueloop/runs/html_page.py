@@ -1,7 +1,5 @@
 """Render a self-contained HTML page in the style of the report: no script, no external resources."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """Write and read the journal of a run, RUN/journal.jsonl: append-only, one JSON object per line."""
 
-from __future__ import annotations
-
 import os
 import time
 from bisect import bisect_right

@@ -8,8 +8,6 @@ Updates reported together are one line, without a time: "rows" updates starting 
 one value per update, or the single value that all of them share. That takes a third of one line per update.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

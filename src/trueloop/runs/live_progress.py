@@ -1,7 +1,5 @@
 """Track the current progress of a run in constant memory, for live displays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

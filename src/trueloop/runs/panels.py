@@ -1,7 +1,5 @@
 """Build the plots of a run as data, before anything is drawn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

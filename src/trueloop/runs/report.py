@@ -1,7 +1,5 @@
 """Write the report of a run: one HTML file without network access or scripts, for screen, phone and paper."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from time import localtime, strftime
 

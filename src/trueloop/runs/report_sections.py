@@ -1,7 +1,5 @@
 """Render the tables and lists of the report: evaluations, time, checkpoints, notes, settings, environment."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

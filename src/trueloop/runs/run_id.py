@@ -1,7 +1,5 @@
 """Read the id of a run: the same for all its processes, even after its folder is moved."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

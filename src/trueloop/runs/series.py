@@ -1,7 +1,5 @@
 """Prepare a long series for plotting: downsample it without losing extremes, and smooth it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Dispatches events to the detectors of the catalogue and collects their findings and verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +15,7 @@ from trueloop.core.findings import (
     SourceLocation,
     Verdict,
 )
-from trueloop.failures.failure import Detector, Failure
+from trueloop.failures.failure import BaseDetector, Failure
 from trueloop.tracing.evaluation_passes import DERIVED_EVENTS
 from trueloop.tracing.events import Event
 from trueloop.tracing.stream import describe_error
@@ -60,7 +58,7 @@ class DetectorDispatcher:
         self._suppressed: set[Any] = set()
         self._counts: dict[str, int] = {}
         self._overflow: dict[str, int] = {}
-        self._detectors: list[tuple[WatchedFailure, Detector | None]] = []
+        self._detectors: list[tuple[WatchedFailure, BaseDetector | None]] = []
         self._observers: dict[type[Event], list[Observe]] = {}
         self._failure_of: dict[Observe, WatchedFailure] = {}
         """The failure of each observe function; kept apart, as these are called a hundred times per update."""
@@ -87,7 +85,7 @@ class DetectorDispatcher:
         for event_type in event_types:
             self._observers[event_type] = [*self._observers.get(event_type, ()), observe]
 
-    def _activator(self, watched: WatchedFailure, detector: Detector) -> Observe:
+    def _activator(self, watched: WatchedFailure, detector: BaseDetector) -> Observe:
         """Return a function that subscribes a detector at its first activating event; many programs never emit one."""
 
         def activate(event: Event) -> Any:
@@ -145,7 +143,7 @@ class DetectorDispatcher:
     def _verdict(
         self,
         failure: Failure,
-        detector: Detector | None,
+        detector: BaseDetector | None,
         fired: set[str],
         unavailable_events: Mapping[type[Event], str],
     ) -> FailureVerdict:

@@ -1,7 +1,5 @@
 """Publishes the findings of the sanitizer while a Trainer trains, for the journal of that run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Calls a function when a module is imported, so that programs without torch have no overhead."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence

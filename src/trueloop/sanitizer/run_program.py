@@ -1,7 +1,5 @@
 """Runs a program in this process as ``python script.py`` or ``python -m package.module`` would."""
 
-from __future__ import annotations
-
 import builtins
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Tracks what happened to the gradients of each optimizer since its latest step, during full tracing."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Sequence

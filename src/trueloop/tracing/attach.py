@@ -4,8 +4,6 @@ Full tracing emits every event and costs about 0.2 ms per update. Sampled tracin
 nearly free, with a burst of full tracing now and then: see `sampling`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter

@@ -3,8 +3,6 @@
 (N, 1) against (N,) gives N x N differences, and the graph keeps neither of the two shapes.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Finds autocast's casts of weights in a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

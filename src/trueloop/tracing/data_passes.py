@@ -1,7 +1,5 @@
 """Records one pass over a DataLoader: order, sorted labels, equal workers; numbers only, never a sample."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

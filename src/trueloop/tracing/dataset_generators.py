@@ -1,7 +1,5 @@
 """Finds the random generators that a dataset uses for every sample, by its code."""
 
-from __future__ import annotations
-
 import dis
 import random
 from collections.abc import Iterator

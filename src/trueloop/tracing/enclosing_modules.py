@@ -1,7 +1,5 @@
 """Finds the larger modules that contain a module, among the variables of the calling program."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import FrameType

@@ -1,7 +1,5 @@
 """Derives evaluation passes from events: a trained model goes through a loader it is not trained on."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

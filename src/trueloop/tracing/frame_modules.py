@@ -1,7 +1,5 @@
 """Finds the module whose ``forward`` a frame runs."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FrameType

@@ -1,7 +1,5 @@
 """Reads the local variables of a running function without side effects."""
 
-from __future__ import annotations
-
 import dis
 import inspect
 import sys

@@ -7,8 +7,6 @@ then adds to it. Accumulating into a used gradient is no mistake yet (a GAN's ge
 is. Nothing here keeps a gradient or a parameter alive.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

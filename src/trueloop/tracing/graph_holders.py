@@ -4,8 +4,6 @@ Searching the garbage collector's referrers takes seconds and finds internal tem
 locals and globals of the program's frames takes milliseconds and gives names that the user can find in the source.
 """
 
-from __future__ import annotations
-
 import ast
 import collections
 import linecache

@@ -1,7 +1,5 @@
 """Reads a graph after a backward has failed: its leaves, and the part that an earlier backward has freed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Inspects the inputs of batch normalisations and recurrent layers at each call within a model."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any, Final
 

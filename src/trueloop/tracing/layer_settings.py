@@ -1,7 +1,5 @@
 """Finds layer settings with an unintended effect, when a model is first trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, cast
 

@@ -8,8 +8,6 @@ found; nor is a hand-written one, unless it computes exactly what PyTorch's does
 Saved tensors are read without unpacking: hooks of the program on saved tensors (offloading, checkpointing) do not run.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Sequence

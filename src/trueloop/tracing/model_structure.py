@@ -1,7 +1,5 @@
 """Reads the current parameters of a model and the modes of its modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import product
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Snapshots a few numbers of parameters, to detect later whether they have changed."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Set
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Registers references to objects of the program, without keeping them alive."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable
 from typing import Any, Final

@@ -4,8 +4,6 @@ It compares indices, through Subsets and wrappers down to the datasets, and the 
 The work is done at the first start of a loader, and is bounded; only numbers are kept.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Sequence
 from time import perf_counter

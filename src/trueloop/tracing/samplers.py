@@ -1,7 +1,5 @@
 """Inspects the samplers of a DataLoader."""
 
-from __future__ import annotations
-
 from typing import Any, Final, cast
 
 from torch.utils.data import (

@@ -4,8 +4,6 @@ Systematic mistakes show in the first windows. What comes later (a leak, a drift
 it takes to keep the overhead below a share of the program's own time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final

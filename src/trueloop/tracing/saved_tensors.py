@@ -4,8 +4,6 @@ Hooks of the program on saved tensors (offloading, checkpointing) do not run, an
 saved tensors could only be read by running the hooks: there they are not read, and detectors report "not judged".
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from torch import Tensor

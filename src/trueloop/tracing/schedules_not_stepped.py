@@ -1,7 +1,5 @@
 """Finds schedulers that are created and never stepped, if no line of the program could step them."""
 
-from __future__ import annotations
-
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final

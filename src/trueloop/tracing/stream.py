@@ -3,8 +3,6 @@
 An internal error never reaches the program: a hook or listener that raises is disabled, and the report names it.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

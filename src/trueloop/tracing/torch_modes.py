@@ -1,7 +1,5 @@
 """Disables the program's PyTorch modes for internal operations, which must not be counted, recorded or changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, cast

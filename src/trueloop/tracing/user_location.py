@@ -1,7 +1,5 @@
 """Finds the user's line that led to a call of PyTorch."""
 
-from __future__ import annotations
-
 import os
 import re
 import site

@@ -1,7 +1,5 @@
 """A dictionary keyed by object identity that does not keep its keys alive."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Fingerprint the user's own source files, so that a resumed run can tell whether its code has changed."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import site

@@ -1,7 +1,5 @@
 """Every setting of a run as one frozen tree, which recipes return and TOML files and the command line override."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

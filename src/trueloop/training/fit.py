@@ -4,8 +4,6 @@ The loop knows updates; this module knows epochs, checkpoints and reporters. Sav
 boundaries only, so that a saved state is always the state between two updates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial

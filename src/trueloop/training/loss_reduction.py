@@ -5,8 +5,6 @@ counts are always right. So each loss is computed with reduction="sum" and its d
 exactly as the torch kernels define it (torch/nn/functional.py and aten's LossNLL.cpp).
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

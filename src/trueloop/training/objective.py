@@ -1,7 +1,5 @@
 """The training objective as sums and counts, so that a window of micro-batches equals one batch."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

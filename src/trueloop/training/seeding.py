@@ -1,7 +1,5 @@
 """Seed, capture and restore every random generator, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Generator

@@ -5,8 +5,6 @@ Sums and counts of the pieces add up to those of the full micro-batch, so splitt
 and a packed sequence or a graph has no first dimension to slice.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import operator

@@ -8,8 +8,6 @@ Two implementations with equal results: `HostUpdate` reads the norm on the host,
 synchronisation elsewhere; `DeviceUpdate` decides on the device and leaves the reading for later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast

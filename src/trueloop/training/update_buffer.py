@@ -3,8 +3,6 @@
 On the CPU a loss is read immediately; elsewhere the numbers of many updates are copied to the host together.
 """
 
-from __future__ import annotations
-
 from time import perf_counter
 from typing import NamedTuple
 

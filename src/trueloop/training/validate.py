@@ -1,7 +1,5 @@
 """Check all settings before anything is built: types first, then values that cannot work."""
 
-from __future__ import annotations
-
 import math
 import types
 from collections.abc import Callable

@@ -13,8 +13,6 @@ Where several processes share the window, sums and counts are summed over all of
 backward.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping

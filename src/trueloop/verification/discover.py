@@ -1,7 +1,5 @@
 """Finds all proofs, and selects them by name or group."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Finds the first module in which two forward passes of a model differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

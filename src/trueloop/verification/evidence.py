@@ -1,7 +1,5 @@
 """Defines what a proof returns: a verdict, a message with the numbers, the cause, and charts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """Keeps dropout and batch normalisation layers in eval mode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

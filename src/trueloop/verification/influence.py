@@ -1,7 +1,5 @@
 """Measures influence: changes one part of the input and compares the outputs."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Snapshots the user's model before a proof, and restores it if user code changed it."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

@@ -1,7 +1,5 @@
 """Evidence as SVG within a page: lines, bars and the grid of who acts on whom; colours by CSS classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Defines `Proof` and runs it, measuring its time and catching errors of the verified code."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import traceback

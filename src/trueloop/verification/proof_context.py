@@ -1,7 +1,5 @@
 """Provides proofs with copies of the user's model, optimizer and batches."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Iterator

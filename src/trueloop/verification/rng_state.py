@@ -1,7 +1,5 @@
 """Seeds, captures and restores the state of all random generators."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager

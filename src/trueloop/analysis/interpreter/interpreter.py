@@ -1,7 +1,5 @@
 """Abstract interpreter: follows a file statement by statement as Python would run it, without running it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

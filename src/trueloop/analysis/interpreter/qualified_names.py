@@ -1,7 +1,5 @@
 """Classifies qualified names of PyTorch and its ecosystem: model, optimizer, loss, loader ..."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Final

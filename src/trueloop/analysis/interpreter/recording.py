@@ -1,7 +1,5 @@
 """Records operations with the loops, conditions, calls and contexts around each."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Generator
 from contextlib import contextmanager

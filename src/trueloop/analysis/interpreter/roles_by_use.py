@@ -3,8 +3,6 @@
 Names do not count: `model` may be anything.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from bisect import bisect_left, bisect_right

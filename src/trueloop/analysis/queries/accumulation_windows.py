@@ -1,7 +1,5 @@
 """Accumulation windows: conditions that hold once every few iterations of a loop, and their sizes."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Names of softmax, sigmoid and ReLU, and the fix that removes an activation."""
 
-from __future__ import annotations
-
 import ast
 from typing import Final
 

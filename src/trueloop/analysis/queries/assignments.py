@@ -1,7 +1,5 @@
 """Values of names and attributes that are assigned only once."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Means over the batches of a loader."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of ``state_dict()``: where they are stored, and whether they are copied."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

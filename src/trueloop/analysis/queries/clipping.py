@@ -1,7 +1,5 @@
 """Gradient clipping and the GradScaler around it."""
 
-from __future__ import annotations
-
 import ast
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind

@@ -1,7 +1,5 @@
 """Training loops over a loader inside an epoch loop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind

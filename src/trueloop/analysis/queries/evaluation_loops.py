@@ -1,7 +1,5 @@
 """Evaluation loops: passes over a loader without training."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Layers that are missing from the optimizer: added to the model too late, or never passed."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple

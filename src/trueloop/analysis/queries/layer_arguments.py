@@ -1,7 +1,5 @@
 """Arguments of the calls that create layers."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Loops: containment of syntax nodes, and operations that repeat in their iterations."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from typing import Any

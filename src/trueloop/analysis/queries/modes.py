@@ -1,7 +1,5 @@
 """Train and eval mode: which models depend on it, and which operations set it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Request handlers of web frameworks, and the models they call."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fixes that move a statement, with the comment on its line."""
 
-from __future__ import annotations
-
 import ast
 
 from trueloop.analysis.operations import Loop, Op

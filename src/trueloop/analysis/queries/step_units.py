@@ -1,7 +1,5 @@
 """Units of step counts: whether a number counts micro-batches or optimizer updates."""
 
-from __future__ import annotations
-
 import ast
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Modules stored in a plain list, dictionary or tuple, which does not register them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Explains printed errors with the catalogue, without the program that raised them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Parses errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or many ranks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

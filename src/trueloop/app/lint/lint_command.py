@@ -1,7 +1,5 @@
 """Runs `trueloop lint`: selects files and rules, prints findings, writes fixes and returns the exit code."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import stat

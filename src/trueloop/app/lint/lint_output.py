@@ -1,7 +1,5 @@
 """Prints the results of `trueloop lint` in the requested format."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator

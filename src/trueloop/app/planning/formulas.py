@@ -1,8 +1,6 @@
 """The numbers of a plan as people read them: each with its formula and a sentence that says what it means."""
 # ruff: noqa: RUF001  # × is meant
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ Sources: Rajbhandari et al., ZeRO, arXiv:1910.02054 (memory of states, traffic o
 arXiv:2205.05198 (activations); Chowdhery et al., PaLM, arXiv:2204.02311, appendix B (operations per token).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal

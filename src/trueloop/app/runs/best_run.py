@@ -1,7 +1,5 @@
 """Find the best evaluation of all runs, and verify the checkpoint with its weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ training or whose state is unknown, and files that trueloop did not write. Items
 the journal, so that an interrupted removal leaves a smaller but valid run.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Roll back a run: create a new run from one of its checkpoints and its history before it; the source is unchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

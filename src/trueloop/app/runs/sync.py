@@ -1,7 +1,5 @@
 """Sync runs to a store afterwards, each separately, so that a damaged journal does not block the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

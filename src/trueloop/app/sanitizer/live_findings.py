@@ -1,7 +1,5 @@
 """Prints findings on standard error as they occur, in two lines each, without breaking a progress bar."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

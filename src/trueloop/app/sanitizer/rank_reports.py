@@ -4,8 +4,6 @@ They exchange files in a temporary folder, never a collective: ranks end at diff
 Each machine has its own report, printed by its first rank.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

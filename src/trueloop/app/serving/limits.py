@@ -1,7 +1,5 @@
 """Limits of requests, as options of the command line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Metrics of the server in Prometheus's text format."""
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_left
 from collections import Counter

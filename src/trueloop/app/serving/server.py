@@ -1,7 +1,5 @@
 """Runs the service until a stop signal, then finishes the requests in flight."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

@@ -1,7 +1,5 @@
 """Convert the user's data (datasets, shards, loaders, batches) to the batch sources of the training loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal, get_args

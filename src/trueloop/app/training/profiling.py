@@ -1,7 +1,5 @@
 """Profile a few updates of a recipe with the PyTorch profiler, without writing a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from trueloop.app.output_file import check_writable

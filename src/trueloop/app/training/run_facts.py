@@ -1,7 +1,5 @@
 """Collect the facts of a run for its journal: settings, sizes, versions, machine and code."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os

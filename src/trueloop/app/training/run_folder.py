@@ -8,8 +8,6 @@ RUN/curves.png, report.html     for people
 RUN/.lock                       locked by the training process; the file alone locks nothing
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Run a recipe from start to finish and return where its results are."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass

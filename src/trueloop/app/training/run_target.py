@@ -1,7 +1,5 @@
 """Choose the folder of a run that was given none: that of the same unfinished run, or a new one."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

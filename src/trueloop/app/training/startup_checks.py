@@ -1,7 +1,5 @@
 """Check the machine when a run starts, and refuse an unintended fallback to the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

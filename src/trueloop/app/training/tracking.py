@@ -1,7 +1,5 @@
 """Connect a run to the process that syncs its journal to a store, while the run is training."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Renders evidence as a self-contained HTML page without scripts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Closes connections that exceed a limit: too many, too slow to send a request, or not reading the response."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final, cast
 

@@ -1,7 +1,5 @@
 """Reads the body of a request within limits of size and time."""
 
-from __future__ import annotations
-
 import asyncio
 
 from starlette.requests import ClientDisconnect, Request

@@ -1,7 +1,5 @@
 """Refuses requests of other origins: any web page may send requests to this machine, and DNS names can be rebound."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders

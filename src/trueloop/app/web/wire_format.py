@@ -1,7 +1,5 @@
 """Encodes messages of the lab to its page and workers: strict JSON, and binary frames with a JSON header."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`trueloop arena`: reach a target in the fewest updates; each question in a file of its own, imported when asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`trueloop arena board`: who is ahead."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from json import loads
 

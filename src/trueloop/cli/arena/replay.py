@@ -1,7 +1,5 @@
 """`trueloop arena replay`: run an entry again from what the board says of it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from trueloop.app.option_types import Count, Flag

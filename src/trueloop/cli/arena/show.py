@@ -1,7 +1,5 @@
 """`trueloop arena show`: one entry with its seeds, or its script."""
 
-from __future__ import annotations
-
 import json as json_format
 from datetime import UTC, datetime
 

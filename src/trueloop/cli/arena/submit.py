@@ -1,7 +1,5 @@
 """`trueloop arena submit`: submit a configuration and wait for its result."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path

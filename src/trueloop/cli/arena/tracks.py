@@ -1,7 +1,5 @@
 """`trueloop arena tracks`: what is to be reached, and what may be set."""
 
-from __future__ import annotations
-
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena_entry_text import format_entry_settings
 from trueloop.cli.columns import align_columns, print_line, terminal_width

@@ -1,7 +1,5 @@
 """`trueloop runs`: questions about runs, each in a file of its own; imported when it is asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`trueloop runs best`: the best evaluation of all runs, its checkpoint, and whether that can be used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

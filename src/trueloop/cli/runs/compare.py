@@ -1,7 +1,5 @@
 """`trueloop runs compare`: what differs between runs, and how far each came."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

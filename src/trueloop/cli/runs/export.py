@@ -1,7 +1,5 @@
 """`trueloop runs export`: a run as CSV for a table, or as JSON for a program."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

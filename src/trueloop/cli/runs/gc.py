@@ -1,7 +1,5 @@
 """`trueloop runs gc`: what may go from a runs folder, and with --yes its removal."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`trueloop runs list`: the runs of a folder, filtered and sorted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`trueloop runs plot`: the curves of runs as a picture, a page, or lines of blocks in the terminal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from trueloop.app.option_types import Flag

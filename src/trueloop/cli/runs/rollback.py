@@ -1,7 +1,5 @@
 """`trueloop runs rollback`: a new run that starts where another one was."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`trueloop runs show`: everything that is known of one run, on a page or as JSON."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`trueloop runs sync`: what a store lacks of runs is copied there from their journals."""
 
-from __future__ import annotations
-
 import json as json_format
 import os
 from dataclasses import asdict

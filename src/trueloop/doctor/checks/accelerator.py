@@ -1,7 +1,5 @@
 """Checks of the GPU: device, driver, kernels, silent fallback to the CPU, and numerics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Checks of cores, memory, and the limits on files and processes."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Checks of Python, PyTorch, the packages compiled for PyTorch, and settings of the environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Checks of the folder that holds runs: free space, write permission, and the kind of file system."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from trueloop.core.formatting import format_count, format_size

@@ -32,8 +32,6 @@ References
     torch.nn.Module.state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 
@@ -43,13 +41,12 @@ from trueloop.analysis.queries.captured_states import contains_state, deepcopy_f
 from trueloop.analysis.queries.modes import is_training_step
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Ref, Refs, StateDictCreated, StateDictUsed, StepTaken
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks at every use of a captured state_dict whether it shares the live weights and whether these changed."""
 
     subscribes_to = (StepTaken, StateDictCreated, StateDictUsed)

@@ -35,8 +35,6 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -52,8 +50,7 @@ from trueloop.analysis.queries.request_handlers import handler_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import ModelExported
 
 TRACED = ("torch.jit.trace", "torch.export.export")
@@ -61,7 +58,7 @@ SAVED = ("torch.jit.save", "torch.export.save", "torch.Tensor.save", "torch.onnx
 ONNX = "torch.onnx.export"
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks the modes of every model that was exported."""
 
     subscribes_to = (ModelExported,)

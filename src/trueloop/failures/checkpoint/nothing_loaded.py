@@ -34,15 +34,12 @@ References
     torch.nn.Module.load_state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, WatchEnded
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks how many names matched in each state_dict that was loaded into a model."""
 
     subscribes_to = (StateLoaded, ModelCalled, WatchEnded)

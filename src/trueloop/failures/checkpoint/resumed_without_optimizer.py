@@ -32,8 +32,6 @@ References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,8 +39,7 @@ from dataclasses import dataclass
 from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
     CheckpointRead,
     CheckpointWritten,
@@ -68,7 +65,7 @@ class _ResumedFile:
     companion_at: CodePosition | None = None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Tracks which states of the newest full checkpoint are loaded before the next step."""
 
     subscribes_to = (

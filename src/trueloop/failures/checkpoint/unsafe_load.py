@@ -28,20 +28,17 @@ References
     Python's pickle: "It is possible to construct malicious pickle data", https://docs.python.org/3/library/pickle.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import CheckpointRead
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks how every checkpoint was loaded."""
 
     subscribes_to = (CheckpointRead,)

@@ -37,13 +37,10 @@ References
     Kapoor and Narayanan, "Leakage and the reproducibility crisis in machine-learning-based science", Patterns 2023
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import (
     LoadersOverlap,
@@ -55,7 +52,7 @@ MIN_EQUAL_ROWS = 20  # in two tables; 2 ** -20 is the chance that a split separa
 MIN_DUPLICATE_RATIO = 4  # rows that two tables overlap, per row that is repeated within one
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares each loader that is iterated without a backward with the loader that trained last."""
 
     subscribes_to = (LoaderStarted, LoadersOverlap, HeldOutEvaluated)

@@ -39,8 +39,6 @@ References
     The return statement, https://docs.python.org/3/reference/simple_stmts.html#the-return-statement
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, Final

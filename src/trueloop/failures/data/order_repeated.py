@@ -32,8 +32,6 @@ References
     Safran and Shamir, "How good is SGD with random shuffling?", 2020, arXiv:1908.00045
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,8 +43,7 @@ from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     LoaderStarted,
@@ -72,7 +69,7 @@ class _Epoch:
     optimizers: set[Ref] = field(default_factory=set[Ref])
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the order of each epoch with that of the previous epoch."""
 
     subscribes_to = (

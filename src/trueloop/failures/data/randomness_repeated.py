@@ -35,11 +35,8 @@ References
     https://docs.pytorch.org/docs/stable/notes/faq.html
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import (
     BackwardStarted,
     GeneratorCopied,
@@ -52,7 +49,7 @@ from trueloop.tracing.events import (
 MAX_LOADERS = 64
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Records repeated randomness and reports it once its loader is trained on."""
 
     subscribes_to = (

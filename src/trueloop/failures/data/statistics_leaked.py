@@ -32,13 +32,10 @@ References
     Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2009, section 7.10.2
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import (
@@ -50,7 +47,7 @@ from trueloop.tracing.events import (
 MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports an evaluation pass over samples that were scaled together with the training samples."""
 
     subscribes_to = (LoaderStarted, JointlyStandardised, HeldOutEvaluated)

@@ -36,15 +36,12 @@ References
     torch.utils.data.IterableDataset, https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import GeneratorCopied, LoaderStarted, Ref, WorkersRepeatFirstBatch
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each loader whose workers return the same first batch, unless a copied generator explains it."""
 
     subscribes_to = (GeneratorCopied, LoaderStarted, WorkersRepeatFirstBatch)

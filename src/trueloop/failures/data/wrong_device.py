@@ -32,20 +32,17 @@ References
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BackwardLosses, ModelCalled, Refs
 
 MIN_BACKWARDS = 3  # in a row
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the device of the newest model output with the device of the targets of its loss."""
 
     subscribes_to = (ModelCalled, BackwardLosses, BackwardEnded)

@@ -42,15 +42,12 @@ References
     torch.utils.data.distributed.DistributedSampler, https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderStarted, ModelReplicated, RanksCompared, Ref
 
 MIN_UPDATES: Final = 4  # the first few may be a warm-up, or a check that both ranks compute the same
@@ -69,7 +66,7 @@ class _Model:
     """Reported, or two ranks differed."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the different inputs for which two ranks computed equal gradients."""
 
     subscribes_to = (ModelReplicated, RanksCompared, LoaderStarted)

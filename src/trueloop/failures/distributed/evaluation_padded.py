@@ -35,14 +35,11 @@ References
     torch.utils.data.distributed.DistributedSampler, https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Any, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import LoaderStarted, Ref
 
@@ -57,7 +54,7 @@ class _Sharding(NamedTuple):
     made_at: CodePosition | None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the samples that the processes of each held-out loader get."""
 
     subscribes_to = (LoaderStarted, EvaluationPassesEnded)

@@ -37,21 +37,18 @@ References
     Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020, arXiv:2006.15704
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import ModelReplicated, RanksCompared
 
 MAX_NAMES: Final = 3  # parameters that a message lists
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports two ranks that hold different values of one parameter."""
 
     subscribes_to = (ModelReplicated, RanksCompared)

@@ -33,8 +33,6 @@ References
     https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,8 +44,7 @@ from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SuggestedChange
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import DistributedEpochStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
 
@@ -68,7 +65,7 @@ class _Epoch:
         return {optimizer for optimizer, batches in self.batches.items() if len(batches) >= MIN_BATCHES}
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the epoch and seed of the sampler with those of the previous epoch."""
 
     subscribes_to = (

@@ -31,14 +31,11 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
@@ -54,7 +51,7 @@ MIN_STEPS: Final = 2  # once may be a trial
 MAX_CALLS: Final = 64  # of different models between two steps
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts steps that used gradients of replicated parameters that no rank reduced."""
 
     subscribes_to = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)

@@ -29,8 +29,6 @@ References
     https://github.com/Lightning-AI/pytorch-lightning/issues/17359
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final
@@ -39,8 +37,7 @@ from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import BackwardStarted
 
@@ -50,7 +47,7 @@ CONTEXT_MANAGERS: Final = ("torch.autograd.detect_anomaly", "torch.autograd.anom
 TRAINERS: Final = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the updates for which anomaly detection stays on."""
 
     subscribes_to = (BackwardStarted,)

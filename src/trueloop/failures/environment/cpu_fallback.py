@@ -30,8 +30,6 @@ References
     CUDA compatibility, https://docs.nvidia.com/deploy/cuda-compatibility/
 """
 
-from __future__ import annotations
-
 from trueloop.failures.failure import Failure, Severity, changed
 
 BAD = """

@@ -33,8 +33,6 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -30,8 +30,6 @@ References
     docker run, --shm-size, https://docs.docker.com/reference/cli/docker/container/run/
 """
 
-from __future__ import annotations
-
 from trueloop.failures.failure import Failure, Severity
 
 FAILURE = Failure(

@@ -27,13 +27,10 @@ References
     Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, arXiv:2007.06775
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref
 
 MIN_WAIT_SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
@@ -41,7 +38,7 @@ MIN_WAIT_S = 0.5
 MIN_BATCHES = 16
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the waiting time with the length of every epoch that was trained on."""
 
     subscribes_to = (LoaderStarted, LoaderExhausted)

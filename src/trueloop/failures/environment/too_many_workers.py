@@ -27,8 +27,6 @@ References
     Control Group v2, cpu.max, https://docs.kernel.org/admin-guide/cgroup-v2.html
 """
 
-from __future__ import annotations
-
 from trueloop.failures.failure import Failure, Severity, changed
 
 BAD = """

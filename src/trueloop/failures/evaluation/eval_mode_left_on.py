@@ -33,8 +33,6 @@ References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import ValueKind
@@ -52,8 +50,7 @@ from trueloop.analysis.queries.modes import (
 )
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
@@ -94,7 +91,7 @@ class _Model:
         self.steps, self.parameters = 0, NO_REFS
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Tracks the mode of each model from update to update."""
 
     subscribes_to = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)

@@ -27,21 +27,18 @@ References
     https://docs.pytorch.org/docs/stable/notes/autograd.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks every evaluation pass for unused graphs."""
 
     subscribes_to = (EvaluationPassesEnded,)

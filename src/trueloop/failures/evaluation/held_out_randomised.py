@@ -37,8 +37,6 @@ References
     Vincent et al., "Extracting and Composing Robust Features with Denoising Autoencoders", ICML 2008
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

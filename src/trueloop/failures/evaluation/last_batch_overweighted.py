@@ -27,8 +27,6 @@ References
     TorchMetrics, overview, https://lightning.ai/docs/torchmetrics/stable/pages/overview.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trueloop.analysis.queries.batch_means import means_of_batch_means

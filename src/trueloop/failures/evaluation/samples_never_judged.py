@@ -34,8 +34,6 @@ References
     torch.utils.data.DataLoader, drop_last, https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -45,8 +43,7 @@ from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import LoaderStarted, Ref
@@ -63,7 +60,7 @@ class _Dropped(NamedTuple):
     location: CodePosition | None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the samples that each evaluation loader leaves out."""
 
     subscribes_to = (LoaderStarted, EvaluationPassesEnded)

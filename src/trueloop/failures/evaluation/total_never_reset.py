@@ -34,8 +34,6 @@ References
     torchmetrics, "Metrics and memory management", https://lightning.ai/docs/torchmetrics/stable/pages/overview.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple

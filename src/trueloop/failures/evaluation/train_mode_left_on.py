@@ -34,8 +34,6 @@ References
     https://docs.pytorch.org/docs/stable/notes/autograd.html
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -52,14 +50,13 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Ref
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks the mode of the model in every evaluation pass."""
 
     subscribes_to = (EvaluationPassesEnded,)

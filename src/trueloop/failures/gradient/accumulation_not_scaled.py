@@ -32,8 +32,6 @@ References
     https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any
@@ -50,8 +48,7 @@ from trueloop.analysis.queries.accumulation_windows import (
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     BackwardEnded,
@@ -67,7 +64,7 @@ MAX_BACKWARDS = 4096  # per window; longer ones are not checked
 TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks whether each loss of an accumulation window entered ``backward()`` with weight 1."""
 
     subscribes_to = (

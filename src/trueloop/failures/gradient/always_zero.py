@@ -29,11 +29,8 @@ References
     torch.nn.init, https://docs.pytorch.org/docs/stable/nn.init.html
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -54,7 +51,7 @@ class _OptimizerState:
         self.place = event.location
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Tracks, for each optimizer, the parameters whose gradient was zero in every step."""
 
     subscribes_to = (StepTaken, WatchEnded)

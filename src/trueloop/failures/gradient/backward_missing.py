@@ -35,8 +35,6 @@ References
     code", https://github.com/aalto-intelligent-robotics/sivl/issues/2
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator
@@ -47,8 +45,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
@@ -59,7 +56,7 @@ MIN_STEPS_AT_END = 4  # of one optimizer, when the run ends
 MAX_COMPARED = 4  # parameters of a model whose values are compared
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the steps without gradients that follow a call of a model, until a backward is run."""
 
     subscribes_to = (ModelCalled, StepTaken, WatchEnded)

@@ -26,8 +26,6 @@ References
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator
@@ -38,15 +36,14 @@ from trueloop.analysis.queries.clipping import has_infinite_limit, unscale_lines
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
 
 MIN_TIMES = 2  # once might be a probe
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts, for each line that clips, how often it clips used gradients."""
 
     subscribes_to = (GradientsClipped,)

@@ -30,8 +30,6 @@ References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """
 
-from __future__ import annotations
-
 import ast
 import weakref
 from collections.abc import Iterator
@@ -43,8 +41,7 @@ from trueloop.analysis.queries.accumulation_windows import accesses_grad, accumu
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -61,7 +58,7 @@ class _Discarded(NamedTuple):
     batch: int
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Follows each backward to the step that uses its gradients, or to the clearing that discards them."""
 
     subscribes_to = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)

@@ -32,14 +32,11 @@ References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StepTaken, TracingGap
 
 MIN_GROWTH = 1000
@@ -51,7 +48,7 @@ _Update = tuple[StepTaken, float, float]
 """A step, its gradient norm and its loss."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Follows a continuous growth of gradient norm and loss from update to update."""
 
     subscribes_to = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)

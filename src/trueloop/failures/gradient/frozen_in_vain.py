@@ -35,8 +35,6 @@ References
     https://github.com/CSCYQJ/MICCAI23-ProtoContra-SFDA/issues/18
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -45,13 +43,12 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import FreezeAttribute, IneffectiveFreeze, Ref, Refs, StepTaken
 from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD, may_be_read
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Waits for a step on parameters that should be frozen, or with an optimizer of ones that should not be."""
 
     subscribes_to = (IneffectiveFreeze, StepTaken)

@@ -28,8 +28,6 @@ References
     torch.Tensor.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.requires_grad_.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any
@@ -39,13 +37,12 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, OptimizerCreated
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks the tensor that every backward starts from, once an optimizer exists."""
 
     subscribes_to = (OptimizerCreated, BackwardStarted)

@@ -29,13 +29,10 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -59,7 +56,7 @@ class _OptimizerState:
         self.reported = False
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Collects, for each optimizer, the parameters that have had a gradient."""
 
     subscribes_to = (StepTaken, LoaderExhausted, WatchEnded)

@@ -33,19 +33,16 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 """
 
-from __future__ import annotations
-
 import math
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardEnded, LossArgumentsSwapped, NonFiniteValue, StepTaken
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
     subscribes_to = (NonFiniteValue, BackwardEnded, StepTaken, LossArgumentsSwapped)

@@ -32,8 +32,6 @@ References
     https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any
@@ -44,13 +42,12 @@ from trueloop.analysis.queries.accumulation_windows import Window, accumulation_
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import IncompleteWindow
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each incomplete window at the end of an epoch, and what happened to its gradients."""
 
     subscribes_to = (IncompleteWindow,)

@@ -34,8 +34,6 @@ References
     pytorch/pytorch#3933, "I pass the parameters in wrong order", https://github.com/pytorch/pytorch/issues/3933
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final
@@ -46,8 +44,7 @@ from trueloop.analysis.queries.activations import VIEWS, is_affine
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LossArgumentsSwapped
 
 LOSSES: Final = frozenset(
@@ -73,7 +70,7 @@ LABELS: Final = frozenset(
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks the values of each binary cross-entropy whose target has a graph and whose input has none."""
 
     subscribes_to = (LossArgumentsSwapped,)

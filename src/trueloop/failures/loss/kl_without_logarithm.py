@@ -33,8 +33,6 @@ References
     pytorch/pytorch#5282, "Possible bug in KL divergence", https://github.com/pytorch/pytorch/issues/5282
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -44,8 +42,7 @@ from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.KLDivLoss", "torch.nn.functional.kl_div"))
@@ -53,7 +50,7 @@ LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cud
 NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "exp"))
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks which operation produced the input of each ``kl_div``."""
 
     subscribes_to = (BackwardLosses,)

@@ -33,8 +33,6 @@ References
     torch.nn.BCELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCELoss.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -44,8 +42,7 @@ from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardLosses, LossRecord
 
@@ -67,7 +64,7 @@ FOR_LOGITS = {
 }
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks which operation produced the input of each loss that expects a certain scale."""
 
     subscribes_to = (BackwardLosses,)

@@ -34,18 +34,15 @@ References
     torch.nn.LogSoftmax, https://docs.pytorch.org/docs/stable/generated/torch.nn.LogSoftmax.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks the dimension of each log-softmax before a loss."""
 
     subscribes_to = (BackwardLosses,)

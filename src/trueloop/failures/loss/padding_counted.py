@@ -29,13 +29,10 @@ References
     torch.nn.Embedding, https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -57,7 +54,7 @@ class PaddingCount(NamedTuple):
     sequences: int
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares targets with the padding ids of the models' embeddings."""
 
     subscribes_to = (ModelCalled, BackwardLosses)

@@ -31,8 +31,6 @@ References
     Goodfellow, Bengio, Courville, Deep Learning, section 6.2.2.3, https://www.deeplearningbook.org/contents/mlp.html
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterator
@@ -42,15 +40,14 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks which operation produced the input of each cross-entropy."""
 
     subscribes_to = (BackwardLosses,)

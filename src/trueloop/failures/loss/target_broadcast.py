@@ -29,16 +29,13 @@ References
     Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
 """
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, ModelCalled
 
 MIN_SAMPLES: Final = 8  # fewer values of targets prove nothing
@@ -46,7 +43,7 @@ MAX_SAMPLES: Final = 1024  # more would take longer than 20 ms to check
 TOLERANCE: Final = 1e-4  # relative to the largest target: rounding
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Finds losses over all pairs of as many samples as a model was called for."""
 
     subscribes_to = (ModelCalled, BackwardLosses)

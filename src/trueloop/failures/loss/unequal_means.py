@@ -33,15 +33,12 @@ References
     Hugging Face, "Fixing Gradient Accumulation", https://huggingface.co/blog/gradient_accumulation
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import BackwardEnded, LoaderStarted, Ref, StepTaken, TracingGap
 
 MIN_RATIO = 1.5  # between two counts of one update: more than a random mask causes in equal batches
@@ -56,7 +53,7 @@ class Mean(NamedTuple):
     place: CodePosition | None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Collects the means of each accumulation window and compares them at its step."""
 
     subscribes_to = (LoaderStarted, BackwardEnded, StepTaken, TracingGap)

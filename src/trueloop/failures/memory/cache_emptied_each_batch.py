@@ -26,8 +26,6 @@ References
     "This line caused training slowdowns", https://github.com/huggingface/transformers/issues/31372
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final

@@ -33,8 +33,6 @@ References
     https://github.com/facebookresearch/fairscale/pull/1143
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final

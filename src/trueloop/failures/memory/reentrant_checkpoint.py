@@ -27,8 +27,6 @@ References
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, arXiv:1604.06174
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

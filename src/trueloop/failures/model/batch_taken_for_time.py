@@ -36,13 +36,10 @@ References
     facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderStarted, RecurrentLayerCalled, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -55,7 +52,7 @@ class _Sizes(NamedTuple):
     """Size of the last batch; equal to ``batch`` unless it is smaller."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the time dimension of each recurrent layer with the batch sizes of the loader."""
 
     subscribes_to = (LoaderStarted, RecurrentLayerCalled)

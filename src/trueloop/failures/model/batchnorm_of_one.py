@@ -28,15 +28,12 @@ References
     Wu and He, "Group Normalization", 2018, https://arxiv.org/abs/1803.08494
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import BatchNormSingleSample, BatchNormTrained
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each layer that computed its statistics from one sample."""
 
     subscribes_to = (BatchNormSingleSample, BatchNormTrained)

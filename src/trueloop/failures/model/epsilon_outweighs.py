@@ -33,8 +33,6 @@ References
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -43,15 +41,14 @@ from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
 MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each large epsilon of a model that is trained."""
 
     subscribes_to = (DominatingEpsilon, BatchNormTrained)

@@ -33,8 +33,6 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any
@@ -44,8 +42,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BackwardEnded, ForwardBypassed, Ref
 
 MIN_BACKWARDS = 2  # one may be an experiment
@@ -55,7 +52,7 @@ HOOKS = frozenset((
 ))  # fmt: skip
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the backward passes through modules whose hooks were skipped."""
 
     subscribes_to = (ForwardBypassed, BackwardEnded)

@@ -34,8 +34,6 @@ References
     https://github.com/Project-MONAI/MONAI/pull/8578
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final

@@ -31,8 +31,6 @@ References
     torch.nn.ModuleList, https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
 """
 
-from __future__ import annotations
-
 import re
 import weakref
 from collections.abc import Iterator
@@ -41,8 +39,7 @@ from dataclasses import replace
 from trueloop.analysis.queries.unregistered_modules import module_list_fix, unregistered_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -50,7 +47,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 MIN_UPDATES = 3  # a second optimizer may be created after the first update
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Collects unregistered modules until it is certain that no optimizer holds their parameters."""
 
     subscribes_to = (OptimizerCreated, UnregisteredModuleCalled, StepTaken)

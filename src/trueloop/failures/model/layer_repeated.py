@@ -32,8 +32,6 @@ References
     yaoppeng/U-Net_v2#10, https://github.com/yaoppeng/U-Net_v2/issues/10
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any

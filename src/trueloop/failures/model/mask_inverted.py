@@ -36,8 +36,6 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -35,8 +35,6 @@ References
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -45,14 +43,13 @@ from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, HighBatchNormMomentum
 
 MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each large momentum of a model that is trained."""
 
     subscribes_to = (HighBatchNormMomentum, BatchNormTrained)

@@ -36,8 +36,6 @@ References
     https://github.com/Cadene/pretrained-models.pytorch/issues/79
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -38,16 +38,13 @@ References
     https://github.com/jthickstun/pytorch_musicnet/issues/4
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, SymmetricUnits
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports the layers of an optimizer whose units are identical."""
 
     subscribes_to = (OptimizerCreated, SymmetricUnits)

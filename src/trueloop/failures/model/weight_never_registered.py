@@ -33,8 +33,6 @@ References
     shenweichen/DeepCTR-Torch#61, the same for a weight, https://github.com/shenweichen/DeepCTR-Torch/pull/61
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final, cast

@@ -30,19 +30,16 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepTaken, TracingGap
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Tracks which parameters ever got gradients, and which did since each optimizer's previous step."""
 
     subscribes_to = (BackwardEnded, StepTaken, TracingGap)

@@ -36,8 +36,6 @@ References
     functions", https://github.com/zhaoyuzhi/DeblurGANv2-MobileNetv123-PyTorch/issues/7
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from math import prod
@@ -47,8 +45,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
 from trueloop.tracing.program_text.step_calls import (
@@ -66,7 +63,7 @@ THIS_FILE = "this file"
 MIN_BACKWARDS = 8  # as at run time
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks in the program's text whether an optimizer that has not stepped after several backwards ever can."""
 
     subscribes_to = (OptimizerCreated, StepMissing, SchedulerStepped, WatchEnded)

@@ -38,8 +38,6 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.add_param_group.html
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -51,8 +49,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
@@ -89,7 +86,7 @@ class _ModelState:
         return self.order.get(local_name(self.order, parameter.name), -1)
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the parameters that get gradients with those that optimizers hold."""
 
     subscribes_to = (

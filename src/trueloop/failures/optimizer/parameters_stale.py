@@ -31,8 +31,6 @@ References
     torch.nn.Module.load_state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,8 +42,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import (
     NO_REFS,
@@ -72,7 +69,7 @@ class _CalledModel:
     """Updates made before its latest call."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares each optimizer's parameters with those of the models that are called."""
 
     subscribes_to = (

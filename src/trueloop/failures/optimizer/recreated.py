@@ -32,8 +32,6 @@ References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -51,8 +49,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -82,7 +79,7 @@ class _OptimizerLine:
     times: int = 1
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares each optimizer with the previous one built by the same line."""
 
     subscribes_to = (

@@ -35,8 +35,6 @@ References
     https://github.com/pytorch/examples/issues/64
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -46,13 +44,12 @@ from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import IneffectiveOptimizerAttribute
 from trueloop.tracing.program_text.optimizer_settings import SETTINGS, is_read_from_optimizer, sets_in_groups
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports attributes of optimizers that nothing reads."""
 
     subscribes_to = (IneffectiveOptimizerAttribute,)

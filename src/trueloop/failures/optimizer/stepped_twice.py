@@ -36,8 +36,6 @@ References
     iter_size 'if' clause. Accuracy improves", https://github.com/mzolfaghari/ECO-pytorch/pull/1
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -49,8 +47,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -69,7 +66,7 @@ RESETTING: Final = (
 """Operations between two steps after which the second one may use other gradients."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the steps at each line that use already used gradients."""
 
     subscribes_to = (ModelCalled, StepTaken)

@@ -33,8 +33,6 @@ References
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -44,15 +42,14 @@ from trueloop.analysis.queries.clipping import clip_limit, find_scaler, has_infi
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped, LossScaled
 
 SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplied by the factor too
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks for every clipping which of its gradients are still scaled."""
 
     subscribes_to = (LossScaled, GradientsClipped)

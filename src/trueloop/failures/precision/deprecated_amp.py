@@ -25,8 +25,6 @@ References
     Automatic Mixed Precision examples, https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -34,15 +34,12 @@ References
     https://github.com/jinxixiang/magic_animate_unofficial/issues/6
 """
 
-from __future__ import annotations
-
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import StepTaken
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks at every step whether epsilon rounds to zero in the type of the weights."""
 
     subscribes_to = (StepTaken,)

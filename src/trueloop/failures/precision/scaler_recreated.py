@@ -30,8 +30,6 @@ References
     that is "called every epoch", https://github.com/conservationtechlab/animl-py/issues/298
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final
@@ -42,15 +40,14 @@ from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, ScalerCreated, StateLoaded
 
 MIN_SCALERS: Final = 3
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the scalers that each line has made for the same optimizers."""
 
     subscribes_to = (ScalerCreated, OptimizerCreated, StateLoaded)

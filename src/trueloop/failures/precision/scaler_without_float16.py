@@ -24,8 +24,6 @@ References
     https://docs.pytorch.org/docs/stable/amp.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -35,13 +33,12 @@ from trueloop.analysis.queries.clipping import is_enabled_scaler
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, SourceText
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LossScaled
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Checks for every scaled loss in which type its model ran."""
 
     subscribes_to = (LossScaled,)

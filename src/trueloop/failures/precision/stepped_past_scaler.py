@@ -35,8 +35,6 @@ References
     https://github.com/IAHispano/Applio/pull/860
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator
@@ -49,8 +47,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LossScaled, StepTaken
 
@@ -66,7 +63,7 @@ MAKES_UNKNOWN: Final = (
 """Operations after which the factor of the gradients is unknown."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the steps at each line that use scaled gradients."""
 
     subscribes_to = (LossScaled, StepTaken)

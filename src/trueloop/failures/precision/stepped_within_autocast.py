@@ -32,8 +32,6 @@ References
     (flat loss) and collapsed KL to ~0", https://github.com/X-GenGroup/Flow-Factory/pull/186
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,8 +42,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -76,7 +73,7 @@ class _LatestStep:
     place: CodePosition | None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the time when a weight was cast with its latest update."""
 
     subscribes_to = (BackwardEnded, StepTaken, ModelCalled)

@@ -4,8 +4,6 @@ A gradient is the slope of one number. A loss with ``reduction="none"``, or the 
 sample: reduce it with ``.mean()`` or ``.sum()`` first.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -4,8 +4,6 @@
 same forward, and on a loss that depends on a tensor of an earlier iteration (a hidden state, the samples of a GAN).
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.core.findings import SourceLocation

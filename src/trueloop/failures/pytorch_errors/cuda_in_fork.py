@@ -4,8 +4,6 @@ The state of the CUDA driver does not survive a fork. On Linux the workers of a 
 a transform or a ``collate_fn`` that uses the GPU fails there.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -3,8 +3,6 @@
 Kernels run later than the line that starts them, so the line in the traceback is only where the failure was noticed.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

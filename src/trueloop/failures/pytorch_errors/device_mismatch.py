@@ -4,8 +4,6 @@
 plain attribute, or a tensor that a forward creates without ``device=``.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription

@@ -4,8 +4,6 @@ numpy creates float64 by default, PyTorch float32. Class targets must be integer
 point. A model in half precision does not accept a float32 batch outside autocast.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription

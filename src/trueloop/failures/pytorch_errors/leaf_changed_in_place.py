@@ -3,8 +3,6 @@
 Autograd cannot compute the gradient of a leaf tensor that was overwritten.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -4,8 +4,6 @@
 from. An optimizer step between a forward and its backward overwrites the weights.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

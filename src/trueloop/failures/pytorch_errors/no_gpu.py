@@ -4,8 +4,6 @@ Causes are a CPU-only build, a driver that is too old for the CUDA version of th
 build, or a container that was started without a GPU. ``trueloop doctor`` names the cause.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -4,8 +4,6 @@ Spawned workers (on macOS, on Windows, and with ``multiprocessing_context="spawn
 and ``worker_init_fn`` as a pickle. A lambda, a nested function and an open file cannot be pickled.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

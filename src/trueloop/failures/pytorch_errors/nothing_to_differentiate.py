@@ -4,8 +4,6 @@ There is no graph where gradients are disabled (``torch.no_grad()``, ``inference
 frozen, or where the value was detached: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, numpy.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.core.findings import SourceLocation

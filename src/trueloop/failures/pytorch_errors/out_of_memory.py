@@ -4,8 +4,6 @@ Memory holds weights, gradients and optimizer state, which do not depend on the 
 backward, which grow with the batch; and graphs of past updates that are still referenced.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.core.formatting import format_size

@@ -4,8 +4,6 @@ Common causes are a first linear layer after ``flatten`` that was sized for othe
 wrong position, or a smaller last batch.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleDescription, RaisedError, TensorDescription

@@ -4,8 +4,6 @@ On Linux, PyTorch passes tensors as files in /dev/shm, each of them open in both
 container has 64 MB there, and many systems allow 1024 open files. ``trueloop doctor`` checks both.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -4,8 +4,6 @@ Wrappers add a prefix to every name: "module." (DataParallel, DistributedDataPar
 (torch.compile), "model." (Lightning).
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -5,8 +5,6 @@ Labels that count from 1, a vocabulary that has grown and a padding of -1 are ou
 is a device-side assertion.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -4,8 +4,6 @@ The system killed it because no memory was left, or it ran out of shared memory 
 or it crashed in a library.
 """
 
-from __future__ import annotations
-
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError

@@ -37,8 +37,6 @@ References
     https://github.com/sthalles/SimCLR/issues/8
 """
 
-from __future__ import annotations
-
 import ast
 import weakref
 from collections.abc import Iterator
@@ -51,8 +49,7 @@ from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped
 
 
@@ -67,7 +64,7 @@ class _SchedulerStep(NamedTuple):
     """Number of epochs in a row, up to this one, with exactly one step each."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares what happens between two scheduler steps with the ``steps_per_epoch`` of the scheduler."""
 
     subscribes_to = (LoaderExhausted, SchedulerStepped)

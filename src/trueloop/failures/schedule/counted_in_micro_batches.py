@@ -31,8 +31,6 @@ References
     Gradient accumulation, https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,8 +41,7 @@ from trueloop.analysis.queries.step_units import iterations_per_step, schedule_l
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
 
@@ -69,7 +66,7 @@ class _StepCounts:
     step_place: CodePosition | None = None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares scheduler steps with backwards in each accumulation window."""
 
     subscribes_to = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)

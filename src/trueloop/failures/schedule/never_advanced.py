@@ -36,8 +36,6 @@ References
     https://github.com/hearai/hearai/pull/94
 """
 
-from __future__ import annotations
-
 import ast
 from collections import deque
 from collections.abc import Iterator
@@ -49,8 +47,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderExhausted, SchedulerNeverStepped
 from trueloop.tracing.program_text.schedule_calls import sets_rates
@@ -58,7 +55,7 @@ from trueloop.tracing.program_text.schedule_calls import sets_rates
 PASSES: Final = 2  # after one pass, the step at the end of the epoch may still follow
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts passes over data, and receives the schedulers that were never stepped at the end."""
 
     subscribes_to = (LoaderExhausted, SchedulerNeverStepped)

@@ -33,20 +33,17 @@ References
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, arXiv:1608.03983
 """
 
-from __future__ import annotations
-
 import weakref
 
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped
 
 ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports updates at a learning rate from beyond the end of a schedule."""
 
     subscribes_to = (SchedulerStepped,)

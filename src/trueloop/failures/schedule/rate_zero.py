@@ -31,15 +31,12 @@ References
     Goyal et al., "Accurate, Large Minibatch SGD", section 2.2, 2017, arXiv:1706.02677
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -48,7 +45,7 @@ NEAR_ZERO: Final = 1e-12  # of the highest rate; float32 resolves 1e-7 of a weig
 MIN_UPDATES_NEAR_ZERO: Final = 16  # updates close to zero; a decay may end in fewer
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Counts the updates between scheduler steps during which all rates were close to zero."""
 
     subscribes_to = (SchedulerStepped, StepTaken)

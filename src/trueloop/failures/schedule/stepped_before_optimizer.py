@@ -31,8 +31,6 @@ References
     pytorch/pytorch issue 20124, https://github.com/pytorch/pytorch/issues/20124
 """
 
-from __future__ import annotations
-
 import ast
 import weakref
 from collections.abc import Iterator
@@ -44,8 +42,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Ref, SchedulerStepped, StepSkipped, StepTaken
 
@@ -65,7 +62,7 @@ class _EarlyStep:
     update_place: CodePosition | None = None
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Compares the first step of each scheduler with the second one."""
 
     subscribes_to = (BackwardStarted, SchedulerStepped, StepTaken, StepSkipped)

@@ -4,8 +4,6 @@ The track decides data, network and target. Numbers are rounded to three signifi
 optimizer does not use are reset to their defaults, so that equal runs have equal entries.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

@@ -5,8 +5,6 @@ It imports torch and runs each job in its own fork with limits of time and memor
 "trial"}`` at its end. It ends when its input does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Submits, judges and replays entries of a leaderboard; one process at a time judges."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Ranks configurations by the median over the seeds of all their entries."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Background runs are kept in bounded memory; entries are stored on the leaderboard only.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """The tracks: data, network and target accuracy of each task, as lines of PyTorch code."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Final

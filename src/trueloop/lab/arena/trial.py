@@ -1,7 +1,5 @@
 """Jobs of the judge and their results: one run of an entry on one seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal

@@ -5,8 +5,6 @@ ran; torch's own result is what the page shows, and the tests hold the two side 
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

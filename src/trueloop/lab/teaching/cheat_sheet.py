@@ -1,7 +1,5 @@
 """The cheat sheet: words, counts, loops, failures and the loader's arguments, each taken from where it is kept."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping

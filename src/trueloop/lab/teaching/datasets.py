@@ -1,7 +1,5 @@
 """The lines of a script that make its points, for each dataset: ``points`` [samples, 2] and ``labels`` [samples]."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """What a network makes of the plane: its decision and what each hidden neuron says, as planes of bytes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

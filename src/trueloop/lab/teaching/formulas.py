@@ -1,8 +1,6 @@
 """Returns the formula behind each tensor that a line of the six operations changes."""
 # ruff: noqa: RUF001 - formulas use × and −
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -5,8 +5,6 @@ has let go of what it had saved, and says so itself.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

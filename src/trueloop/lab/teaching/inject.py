@@ -1,7 +1,5 @@
 """Writes the teaching script with injected failures of the catalogue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple

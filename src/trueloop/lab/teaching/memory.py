@@ -1,7 +1,5 @@
 """How much memory a run holds, measured where tensors and graphs lie: in what the C library has given out."""
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import sys

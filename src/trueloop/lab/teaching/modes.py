@@ -5,8 +5,6 @@ and what it made of its running ones.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal

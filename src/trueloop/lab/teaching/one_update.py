@@ -1,8 +1,6 @@
 """One update watched from the picking of its examples to the change of the weights."""
 # ruff: noqa: RUF001  # × is meant
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -4,8 +4,6 @@ The program of `worked_programs` runs once; the variables after each marked line
 forwards and backwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """A data pipeline watched at work: which example the sampler chose, who read it, and what batch it became."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs a generated script in this process and exposes its variables."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import linecache

@@ -1,7 +1,5 @@
 """Runs a program text that a page shows, and keeps its variables and output."""
 
-from __future__ import annotations
-
 from importlib.abc import InspectLoader
 from types import CodeType, ModuleType
 from typing import Any, Final

@@ -5,8 +5,6 @@ gone. It equals the figure of PyTorch's memory profiler (a test compares them), 
 cost. The process's resident size would not do: the allocator keeps pages of tensors that are gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

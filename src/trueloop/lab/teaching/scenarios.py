@@ -3,8 +3,6 @@
 This module does not import torch: `simulator.run_scenario` runs the experiments.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

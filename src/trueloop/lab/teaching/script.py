@@ -1,7 +1,5 @@
 """The script of a simulation: what a person would have written in plain PyTorch, and what the simulator runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise

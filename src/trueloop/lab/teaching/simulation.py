@@ -1,7 +1,5 @@
 """What the simulator trains: a small network on points in the plane. Bounded, so that no request can cost much."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 A line is marked by the comment at its end, up to a colon: ``loss.backward()  # backward: explanation``.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import sys

@@ -1,7 +1,5 @@
 """The two programs that the page on the six operations runs: one text each, shown and run as it stands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """Page "Arena": tracks, practice runs, submissions, rankings and entries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field

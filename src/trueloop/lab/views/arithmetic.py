@@ -1,7 +1,5 @@
 """The arithmetic of a run, and the run drawn around one of its iterations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar

@@ -1,7 +1,5 @@
 """A small picture of one of the simulator's datasets: points as its script makes them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Finds what every page can ask: the modules of this package."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping

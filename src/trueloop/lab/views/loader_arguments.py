@@ -1,7 +1,5 @@
 """Page "Cheat sheet": the DataLoader's arguments, as the installed torch has them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

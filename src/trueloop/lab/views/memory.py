@@ -1,7 +1,5 @@
 """Page "modes", its second question: what a forward keeps in memory, with and without a graph."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 

@@ -1,7 +1,5 @@
 """Page "modes": one network in train mode and in eval mode, on the same inputs."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 

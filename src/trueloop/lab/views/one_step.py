@@ -1,7 +1,5 @@
 """One update of a small model, picked from the run that the arithmetic page shows."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Page "operations": the six operations of training, one line at a time."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """A data pipeline at work: examples, sampler, workers, collate, batches."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

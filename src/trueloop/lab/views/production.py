@@ -1,7 +1,5 @@
 """Page "Production loop": the program of a selection, its chart, the Trainer call that equals it, and what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher

@@ -1,7 +1,5 @@
 """Page "Cheat sheet": everything worth looking up, on two printed pages."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

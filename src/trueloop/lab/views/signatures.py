@@ -1,7 +1,5 @@
 """The table of silent failures, and the page of each: all from the catalogue, nothing computed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

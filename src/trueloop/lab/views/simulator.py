@@ -1,7 +1,5 @@
 """The simulator before anything runs: what can be set, which failures can be put in, and the script that would run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Page "Watch a run": a list of runs, and the state of each chosen one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

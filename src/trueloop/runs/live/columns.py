@@ -1,7 +1,5 @@
 """Collect gradient norms by layer for a heat map: one row per layer, one column per update, both bounded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Read the feed of a watched program while it runs, in bounded memory; see `live.writer` for the writer."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass

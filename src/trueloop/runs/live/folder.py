@@ -4,8 +4,6 @@ LIVE/20261121-220301-4711/feed.jsonl   the events, line by line
 LIVE/20261121-220301-4711/now          the current position, one line preceded by its checksum
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -3,8 +3,6 @@
 `runs.journal.read_journal` reads a complete journal and trusts it; here a page polls files from untrusted sources.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path

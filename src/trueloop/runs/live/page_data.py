@@ -1,7 +1,5 @@
 """Lay out a run in progress for a page: plain JSON values, bounded lists, texts that the page must escape."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict

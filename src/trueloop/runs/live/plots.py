@@ -1,7 +1,5 @@
 """Build the panels of a run in progress from merged rows: the same panels as in its report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

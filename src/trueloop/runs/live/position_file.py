@@ -3,8 +3,6 @@
 Renaming a new file over the old one would also be safe for readers, but takes a hundred times as long on ext4.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Check whether a process is alive, and not another one that was assigned its id since."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Keep the updates of a run of any length in bounded memory: neighbouring rows are merged when there are too many."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple

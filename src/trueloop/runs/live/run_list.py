@@ -1,7 +1,5 @@
 """List runs from the first and last bytes of their journals, without reading or writing anything else."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping

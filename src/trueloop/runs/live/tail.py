@@ -1,7 +1,5 @@
 """Read complete lines of a growing file, a bounded chunk at a time."""
 
-from __future__ import annotations
-
 import os
 import stat
 from io import FileIO

@@ -7,8 +7,6 @@ Each line of the feed is an object with an "event": "started", "numbers", "findi
 non-finite numbers are the strings "nan", "inf" and "-inf".
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

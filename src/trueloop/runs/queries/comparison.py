@@ -1,7 +1,5 @@
 """Compare runs: differences in settings, code, data and environment, and their metrics."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ evaluation without an update row gets a row of its own. Non-finite numbers are n
 as in the journal.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields

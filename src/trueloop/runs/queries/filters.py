@@ -1,7 +1,5 @@
 """Filter and sort runs: `val/loss<0.1`, `recipe=digits`, `config.optim.lr>=0.001`."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import operator

@@ -1,7 +1,5 @@
 """Copy a journal up to one update, as the beginning of the journal of a new run."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping

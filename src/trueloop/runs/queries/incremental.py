@@ -1,7 +1,5 @@
 """Update the index record of a long journal from its new lines: reading a long journal again takes seconds."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -4,8 +4,6 @@ The index is keyed by each journal's modification time and size and may be delet
 corrupt or has another schema is silently rebuilt; if it cannot be written, it is not used.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Build panels with the curves of several runs: one panel per metric, one colour per run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 

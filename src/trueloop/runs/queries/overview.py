@@ -1,7 +1,5 @@
 """Summarise a run in a few numbers: progress, metrics, state, and why its journal cannot be read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

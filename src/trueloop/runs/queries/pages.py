@@ -1,7 +1,5 @@
 """Write the curves of one or several runs to a PNG, or to a self-contained HTML page with their differences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

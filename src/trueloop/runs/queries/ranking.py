@@ -1,7 +1,5 @@
 """Rank runs, and the evaluations of a run, by a metric."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import Counter

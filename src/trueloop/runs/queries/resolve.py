@@ -1,7 +1,5 @@
 """Find the run that a command line argument names: by path, name, or prefix of a name or run id."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Check whether a process is training in a run folder, without disturbing it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

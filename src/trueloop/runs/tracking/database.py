@@ -1,7 +1,5 @@
 """Prepare a database before MLflow opens it: check the connection, and serialise the creation of its tables."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Read complete lines of a journal that another process writes, and lock it against concurrent syncs."""
 
-from __future__ import annotations
-
 import errno
 import zlib
 from collections.abc import Generator, Iterator

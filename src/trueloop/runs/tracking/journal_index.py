@@ -1,7 +1,5 @@
 """Index a journal to know which lines are current: a resume supersedes those after the checkpoint it starts from."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Write runs to MLflow through its client: a database file, PostgreSQL, or a server."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Derive the metadata of a run for a store from its start event: flat params and searchable tags."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Start and monitor the process that syncs a journal to a store, from the training process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

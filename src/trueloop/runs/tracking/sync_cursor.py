@@ -1,7 +1,5 @@
 """Keep the sync cursor of a file-based store in a small JSON file, replaced atomically."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, cast

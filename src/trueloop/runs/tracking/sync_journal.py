@@ -1,7 +1,5 @@
 """Sync one journal to one store: add missing records, and rewrite the run if stored lines were superseded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ standard output, one JSON object per line:
     {"event": "done", "state": ...}        the complete journal is in the store
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Parse and validate the address of a store, and hide its password in everything that is displayed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Write runs to TensorBoard event files, one folder per run, without importing torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager

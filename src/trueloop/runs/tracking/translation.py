@@ -4,8 +4,6 @@ An update row has no time. It is derived from the lines before it: the newest re
 updates since. So every sync of a journal yields the same times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Write runs to an offline Weights & Biases folder, which the user uploads with `wandb sync`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

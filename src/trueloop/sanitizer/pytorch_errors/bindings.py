@@ -1,7 +1,5 @@
 """Finds the statement that gave a name its value, from the source alone, if that is certain."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 from collections.abc import Iterator, Sequence

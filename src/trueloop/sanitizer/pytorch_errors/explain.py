@@ -1,7 +1,5 @@
 """Explains an error that ended the program: matches its message, describes its tensors, asks its catalogue entry."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence

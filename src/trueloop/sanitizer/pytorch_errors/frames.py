@@ -1,7 +1,5 @@
 """Reads the stack of an exception: which code raised it, and the arguments of the failing line."""
 
-from __future__ import annotations
-
 import ast
 import dis
 import linecache

@@ -1,7 +1,5 @@
 """Records the latest forward, backward and step, for the explanation of an error."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Describes the tensors and modules of a failed call, with the lines that created them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 

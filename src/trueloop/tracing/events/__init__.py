@@ -9,8 +9,6 @@ the program's own objects, which must not be kept after ``observe``. A number th
 is None.
 """
 
-from __future__ import annotations
-
 from trueloop.tracing.events.data import (
     BatchLoaded,
     DistributedEpochStarted,

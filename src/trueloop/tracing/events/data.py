@@ -1,7 +1,5 @@
 """Events of data loaders."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Events of models that DistributedDataParallel replicates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trueloop.tracing.events.event import Event, Ref, Refs

@@ -1,7 +1,5 @@
 """The base class of events, and references to objects of the program."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Events of model calls, their layers and modes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 

@@ -1,7 +1,5 @@
 """Events of optimizers and learning-rate schedulers."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Events of graphs in memory, state dictionaries, checkpoints, and errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The hooks that emit events; each module replaces or hooks one part of PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trueloop.tracing.accumulation_window import AccumulationWindows

@@ -1,7 +1,5 @@
 """Traces where ``torch.autograd.detect_anomaly`` and ``set_detect_anomaly`` are switched on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Traces backwards: from which losses they start, and which gradients they create or add to."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from threading import get_ident

@@ -1,7 +1,5 @@
 """Traces the clearing of gradients by ``zero_grad``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Traces the clipping of gradients by PyTorch's functions, also if they were imported by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from types import GeneratorType

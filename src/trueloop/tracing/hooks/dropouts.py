@@ -1,7 +1,5 @@
 """Traces functional dropout: whether it is applied, and whether the call passes the mode of its module."""
 
-from __future__ import annotations
-
 import ast
 import sys
 import weakref

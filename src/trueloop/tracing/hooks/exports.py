@@ -1,7 +1,5 @@
 """Traces models that are traced or exported, and whether the result is saved."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable

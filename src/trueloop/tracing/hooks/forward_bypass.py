@@ -4,8 +4,6 @@ Such a call cannot be hooked. But its submodules are then called as outermost mo
 ``forward`` of another module without its ``__call__``.
 """
 
-from __future__ import annotations
-
 import sys
 from types import CodeType, FrameType
 from typing import Any, Final

@@ -4,8 +4,6 @@ During full tracing a marker is put on the graph of each model output; it is fre
 later, every graph of several updates is still alive, the program holds them, and their number grows with the run.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any, ClassVar, Final

@@ -1,7 +1,5 @@
 """Traces DataLoaders: batches, their order, and the time spent waiting for them."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass

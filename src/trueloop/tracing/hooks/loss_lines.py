@@ -4,8 +4,6 @@ A loss is recognised in the graph, which has neither its line nor the shapes of 
 So the replaced loss functions store both in the metadata of the node they made, which is freed with the graph.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Final

@@ -1,7 +1,5 @@
 """Traces calls of ``train()`` and ``eval()`` by the program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 

@@ -1,7 +1,5 @@
 """Traces calls of outermost modules, and what runs within them."""
 
-from __future__ import annotations
-
 import importlib
 import weakref
 from collections.abc import Callable, Sequence

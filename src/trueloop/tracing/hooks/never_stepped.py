@@ -3,8 +3,6 @@
 Only optimizers without a step are checked, from their second backward on, so normal training has no overhead.
 """
 
-from __future__ import annotations
-
 import weakref
 from functools import partial
 from typing import Any, ClassVar, Final

@@ -1,7 +1,5 @@
 """Traces settings that the program assigns to an attribute of a PyTorch optimizer, which does not read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final

@@ -8,8 +8,6 @@ belong to one round and the group has started the same number of collectives, a 
 In a forked child nothing is traced, but it sends digests, so that a traced parent can compare itself with it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import weakref

@@ -4,8 +4,6 @@ A hook on every node of such a graph detects a second backward from any root; th
 destructor only counts, and the next backward emits the event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 

@@ -1,7 +1,5 @@
 """Traces GradScaler: which losses and gradients are scaled, and which steps it skips."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Schedulers that are stepped by others (inside a SequentialLR or ChainedScheduler
 through the outermost one; the initial step in every scheduler's constructor is left out.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

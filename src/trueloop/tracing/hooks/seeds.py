@@ -1,7 +1,5 @@
 """Traces calls that seed generators, between epochs and while samples are loaded."""
 
-from __future__ import annotations
-
 import random
 import sys
 import weakref

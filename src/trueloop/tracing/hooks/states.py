@@ -1,7 +1,5 @@
 """Traces state dictionaries: created, loaded, saved to files and read from them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Traces optimizers and their steps."""
 
-from __future__ import annotations
-
 import math
 import sys
 import weakref

@@ -5,8 +5,6 @@ same targets always. So the following layer must be symmetric as well, and so mu
 that have changed the weight.
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import ClassVar, Final, NamedTuple
 

@@ -3,8 +3,6 @@
 Sampled tracing follows this too, since it happens once per epoch.
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Final
 

@@ -3,8 +3,6 @@
 At that point the program has no check of its own that skips the step, and the weights are still those of the forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from trueloop.tracing.events import NO_REFS, NonFiniteValue

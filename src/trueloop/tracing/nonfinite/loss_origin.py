@@ -4,8 +4,6 @@ The search goes back from the loss through operations that propagate every NaN a
 are among its saved tensors. No code of the program runs, and nothing is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 

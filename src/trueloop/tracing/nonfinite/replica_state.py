@@ -4,8 +4,6 @@ Everything that the replay could change is copied: parameters, buffers, containe
 something can neither be shared nor be copied without running code of the program, the module is not replayed.
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 import enum

@@ -1,7 +1,5 @@
 """Context managers for a replay without side effects on generators, modules and output."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import sys

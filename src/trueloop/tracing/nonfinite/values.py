@@ -1,7 +1,5 @@
 """Checks tensors on the CPU for non-finite values, and summarises them in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 

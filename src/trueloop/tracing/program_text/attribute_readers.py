@@ -1,7 +1,5 @@
 """Finds code of a running program that could read an attribute which PyTorch does not read."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

@@ -1,7 +1,5 @@
 """Finds calls in source files: the call that a frame is at, and whether it is conditional."""
 
-from __future__ import annotations
-
 import ast
 import dis
 import linecache

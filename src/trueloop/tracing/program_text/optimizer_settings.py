@@ -1,7 +1,5 @@
 """Knows the settings in parameter groups, and finds code that reads or sets them as optimizer attributes."""
 
-from __future__ import annotations
-
 import ast
 from typing import Final
 

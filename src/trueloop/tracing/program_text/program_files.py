@@ -1,7 +1,5 @@
 """Finds the files of a program: those it runs, and all user files that they import."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Finds code that may step a learning-rate scheduler, or sets learning rates by hand."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, Final

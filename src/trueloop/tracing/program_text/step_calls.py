@@ -1,7 +1,5 @@
 """Finds what source files do with one optimizer, and whether they may step it, by following its names."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath

@@ -6,8 +6,6 @@ the store is on a separate thread with a separate connection, so a slow network 
 while a digest is in flight.
 """
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections import deque

@@ -4,8 +4,6 @@ The gradient is read where it arrives at a parameter, before it is averaged with
 both are kept, see `digest_rows`; there is no synchronisation, and nothing is changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast

@@ -5,8 +5,6 @@ The products of two parameters that differ by d differ by about the norm of d, s
 mistake, which a hash of the bits could not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """Write files that survive a crash: synced to disk, identified by size and checksum."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

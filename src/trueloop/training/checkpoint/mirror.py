@@ -6,8 +6,6 @@ The manifest is uploaded last and removed first: a checkpoint without one does n
 under the manifest they belong to. A downloaded checkpoint is checked like every other one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath

@@ -5,8 +5,6 @@ that moment is saved; a resumed run restores it, opens the epoch, skips, and the
 saved position. A source that knows its own position (`StatefulPosition`) does not have to skip.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, cast

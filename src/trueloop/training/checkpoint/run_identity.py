@@ -5,8 +5,6 @@ old run nor a new one. So everything that decides a run's weights is saved by na
 name what a change of it means.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Everything a run's future depends on, as one tree of tensors and numbers: the content of a checkpoint."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import nullcontext

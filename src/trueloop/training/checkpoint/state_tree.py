@@ -13,8 +13,6 @@ JSON holds the tree. Whatever JSON cannot say exactly is an object whose first k
     {"sharded": name}          with "shape" and "dtype": every process wrote a part of it, see `shards`
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import operator

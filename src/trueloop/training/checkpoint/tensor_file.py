@@ -7,8 +7,6 @@ tensor read has memory of its own, aligned as torch aligns it. The tests hold ev
 Source: https://huggingface.co/docs/safetensors/index#format
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Save and load a model's weights as one plain safetensors file, which any tool can load."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ micro-batch. Reports, checkpoints, resuming and random numbers are the same in b
 rounding, since Inductor sums in another order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain

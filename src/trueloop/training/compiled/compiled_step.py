@@ -11,8 +11,6 @@ A run whose update cannot be compiled as a whole gets the reason, and trains in 
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter

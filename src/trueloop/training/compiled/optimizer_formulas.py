@@ -4,8 +4,6 @@ Inductor cannot see into a fused kernel: gradients would be written to memory on
 return the same numbers except for rounding, from the same state, so that a checkpoint of either continues in the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 

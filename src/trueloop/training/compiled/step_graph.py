@@ -5,8 +5,6 @@ the same operations in the same order as in `loop` and `update`. Clearing is not
 function and never stored in ``.grad``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

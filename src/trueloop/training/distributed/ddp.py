@@ -4,8 +4,6 @@ DDP divides the reduced gradients by the number of processes. The one division a
 that the gradient is the sum over all samples divided by the count of all, however unevenly they are distributed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature

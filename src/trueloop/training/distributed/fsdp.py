@@ -4,8 +4,6 @@ Parameters, gradients and moments are DTensors, sharded along their first dimens
 a checkpoint) communicates; everything else works on the local part.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

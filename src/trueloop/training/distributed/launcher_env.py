@@ -4,8 +4,6 @@ Half of a launcher's variables are often set without it (a shell in an allocatio
 leftover variable). A program that trusted those would wait for processes that never start.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -4,8 +4,6 @@ A window is one batch, on however many processes it runs: each contributes the s
 and counts are summed over all of them, and the division happens once, after that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol

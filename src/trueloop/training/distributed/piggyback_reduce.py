@@ -5,8 +5,6 @@ the sums and counts of a window are sent as the gradient of one more parameter, 
 that DDP reduces anyway.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Everything that leads to a collective is decided equally on every process: from 
 epoch, the global norm), or by a collective of this module. A process that decided alone would wait indefinitely.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import re

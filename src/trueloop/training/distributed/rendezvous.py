@@ -5,8 +5,6 @@ that is cut, closes nothing: a process then waits as long as gloo's timeout. So 
 connections: the other machine's kernel answers it, also while its process computes for an hour.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Keep weights (at the start) and buffers (after every window) equal on all processes."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidModel

@@ -1,7 +1,5 @@
 """Replace BatchNorm by torch's SyncBatchNorm, which normalises over all processes' micro-batches."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - their one common base

@@ -1,7 +1,5 @@
 """Decide which evaluation is the best so far, and whether to stop early."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Collection, Mapping

@@ -5,8 +5,6 @@ output, and following layers keep it (ATen/native/ConvUtils.h, `cudnn_conv_use_c
 `mkldnn_conv_use_channels_last`). So batches need no change, and shapes and values stay the same.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import torch

@@ -1,7 +1,5 @@
 """Choose the device of a run, and move batches to it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import operator

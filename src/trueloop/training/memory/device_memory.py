@@ -1,7 +1,5 @@
 """Measure the memory of a run, and recognise out-of-memory errors."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

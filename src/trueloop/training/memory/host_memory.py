@@ -1,7 +1,5 @@
 """Determine how much host memory the machine and the container's limits leave."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 

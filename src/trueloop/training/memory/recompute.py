@@ -1,7 +1,5 @@
 """Gradient checkpointing of a model's repeated blocks: recompute their activations in backward."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext

@@ -6,8 +6,6 @@ to run outside the queue of that work. It uses its own stream: the work waits fo
 Order, position and random numbers of the data do not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 

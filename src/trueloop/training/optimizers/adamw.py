@@ -7,8 +7,6 @@ they are cached while every parameter of the group has a gradient.
 
 # pyright: reportPrivateUsage=false
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, Final, NamedTuple

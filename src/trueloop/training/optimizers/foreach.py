@@ -3,8 +3,6 @@
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

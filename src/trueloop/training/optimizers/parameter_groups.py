@@ -1,7 +1,5 @@
 """Build the optimizer over exactly the trainable parameters, with weight decay only on matrices and filters."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections import Counter

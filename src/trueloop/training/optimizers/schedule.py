@@ -4,8 +4,6 @@ A schedule that counts its own steps can be stepped twice, resumed at the wrong 
 Here the loop says which update is next and the rate follows, so resuming needs nothing but the index.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Exponential moving average of the weights, used in evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import reduce

@@ -8,8 +8,6 @@ process runs its window to the end. The backward pass is not run again there, be
 and the other processes would wait indefinitely.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Mixed precision: autocast around the forward pass, and the loss scale that float16 needs."""
 
-from __future__ import annotations
-
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

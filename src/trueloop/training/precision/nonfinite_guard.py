@@ -5,8 +5,6 @@ BatchNorm's running statistics would stay NaN, though no weight ever was. So the
 and restored.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Explain an update that was skipped: its kind and its cause."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

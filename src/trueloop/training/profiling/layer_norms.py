@@ -1,7 +1,5 @@
 """Read the gradient norm of each layer from time to time, for the journal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Measure the throughput of a run over some windows of its epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass

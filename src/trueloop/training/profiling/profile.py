@@ -1,7 +1,5 @@
 """Profile a few windows of a run with torch's profiler, and sum up where the time of an update goes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Train on a few batches twice, to see whether the model learns at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A loop that does not divide by K trains with K times the learning rate; one that
 the samples of a short last micro-batch, and the tokens of a short sequence, more weight than the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

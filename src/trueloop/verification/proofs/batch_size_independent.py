@@ -6,8 +6,6 @@ make the metric depend on a setting that should only affect speed.
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from trueloop.core.formatting import format_float

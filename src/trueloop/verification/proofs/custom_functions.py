@@ -3,8 +3,6 @@
 A handwritten backward is rarely compared with its forward: with a missing factor the model still trains, only worse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 different epochs incomparable.
 """
 
-from __future__ import annotations
-
 import torch
 
 from trueloop.core.formatting import format_count, format_float

@@ -4,8 +4,6 @@ A layer that is never called, whose output is detached, or that the optimizer do
 without any error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 A parameter frozen after its first gradient is still changed by weight decay and momentum.
 """
 
-from __future__ import annotations
-
 import torch
 
 from trueloop.core.formatting import format_count, format_float

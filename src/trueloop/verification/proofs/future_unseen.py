@@ -6,8 +6,6 @@ it has learned to copy the next token, which is unavailable at inference.
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples, T positions
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ target.
 Source: A. Karpathy, A Recipe for Training Neural Networks, 2019.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

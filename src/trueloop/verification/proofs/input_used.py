@@ -6,8 +6,6 @@ and seems to have learned something.
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -3,8 +3,6 @@
 Otherwise an expensive device waits for files.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import torch

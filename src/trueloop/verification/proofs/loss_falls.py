@@ -3,8 +3,6 @@
 The cheapest check before a long run: does the model learn at all?
 """
 
-from __future__ import annotations
-
 import math
 
 from trueloop.core.formatting import format_count, format_float, format_percent

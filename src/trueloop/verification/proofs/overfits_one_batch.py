@@ -6,8 +6,6 @@ gradient is lost, or the learning rate is wrong by orders of magnitude.
 Source: A. Karpathy, A Recipe for Training Neural Networks, 2019.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

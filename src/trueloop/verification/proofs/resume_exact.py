@@ -3,8 +3,6 @@
 State missing from a checkpoint (momentum, a non-persistent buffer, a counter in a plain attribute) is silently reset.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -3,8 +3,6 @@
 Without it runs cannot be compared, and failures cannot be reproduced.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

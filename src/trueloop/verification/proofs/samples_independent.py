@@ -6,8 +6,6 @@ the batch, the loss still falls, but the model cannot process single samples.
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

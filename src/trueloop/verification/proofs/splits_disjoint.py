@@ -3,8 +3,6 @@
 A sample in both is memorised and counted as generalisation: the validation score is too good.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

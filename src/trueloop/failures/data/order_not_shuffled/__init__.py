@@ -34,8 +34,6 @@ References
     McCloskey and Cohen, "Catastrophic interference in connectionist networks", 1989
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,9 +42,8 @@ from typing import Any
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -82,7 +79,7 @@ class _Sequential:
     """Reported, or ruled out."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Finds the label column of each unshuffled loader and checks whether it was sorted in the first epoch."""
 
     subscribes_to = (

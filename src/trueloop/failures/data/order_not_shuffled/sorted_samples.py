@@ -1,7 +1,5 @@
 """Decides from the text whether the samples of a loader are sorted by class."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any, Final
 

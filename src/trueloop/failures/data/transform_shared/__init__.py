@@ -37,8 +37,6 @@ References
     torch.utils.data.random_split and Subset, https://docs.pytorch.org/docs/stable/data.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """Finds in the text of a program where it splits a dataset, and where it reads the parts."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple

@@ -36,8 +36,6 @@ References
     https://arxiv.org/abs/1611.07004
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -46,13 +44,12 @@ from typing import Any, NamedTuple
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures import failure
 from trueloop.failures.evaluation.dropout_always_on.functional_dropout import (
     find_evaluation,
     pass_training_flag,
     unflagged_dropouts,
 )
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import BatchLoaded, DropoutWithoutTrainingFlag, ModelCalled, Ref, TracingGap
@@ -69,7 +66,7 @@ class _ActiveDropout(NamedTuple):
     """It got more values than in train mode: the program draws several samples on purpose."""
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Finds active dropout in every evaluation pass of a model in eval mode."""
 
     subscribes_to = (

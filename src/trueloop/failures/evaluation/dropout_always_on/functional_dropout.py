@@ -1,7 +1,5 @@
 """Finds functional dropout without ``training`` in the text of a program, and the evaluations that run it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

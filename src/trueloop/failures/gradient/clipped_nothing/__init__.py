@@ -31,8 +31,6 @@ References
     done", https://github.com/PixArt-alpha/PixArt-alpha/pull/160
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final
@@ -42,8 +40,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, dotted_name
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.clipped_nothing.bindings import bound_once, is_repeated
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
@@ -51,7 +48,7 @@ from trueloop.tracing.events import GradientsClipped
 GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each clipping that received an exhausted generator."""
 
     subscribes_to = (GradientsClipped,)

@@ -1,7 +1,5 @@
 """Resolves names that are bound once, and tells whether a loop repeats an operation on the same value."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

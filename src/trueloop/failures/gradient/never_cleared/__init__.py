@@ -35,8 +35,6 @@ References
     https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final
@@ -47,15 +45,14 @@ from trueloop.analysis.queries.modes import may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each step whose gradients contain values that an earlier step has used."""
 
     subscribes_to = (StepTaken,)

@@ -1,7 +1,5 @@
 """Finds Lightning modules that call ``optimizer.step()`` by hand in a file that never clears gradients."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple

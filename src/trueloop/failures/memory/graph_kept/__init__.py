@@ -37,16 +37,13 @@ References
     loop, https://docs.pytorch.org/docs/stable/notes/faq.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphsAlive, ModelCalled
@@ -54,7 +51,7 @@ from trueloop.tracing.events import GraphsAlive, ModelCalled
 MIN_UPDATES = 64  # in fewer no graph is old enough
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports old graphs that are all alive, at the line that stores them."""
 
     subscribes_to = (ModelCalled, GraphsAlive)

@@ -1,7 +1,5 @@
 """Decides from the text whether a list, a dictionary or a total grows in every iteration of a loop."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, Final

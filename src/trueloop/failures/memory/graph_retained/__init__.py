@@ -30,8 +30,6 @@ References
     torch.Tensor.backward, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -39,8 +37,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures import failure
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardStarted, GraphsRetained
@@ -48,7 +45,7 @@ from trueloop.tracing.events import BackwardStarted, GraphsRetained
 MIN_UPDATES = 13  # that retain; only then the first twelve graphs can be judged
 
 
-class Detector(failure.Detector):
+class Detector(BaseDetector):
     """Reports each line whose retained graphs were freed without a second backward."""
 
     subscribes_to = (BackwardStarted, GraphsRetained)

@@ -1,7 +1,5 @@
 """Decides from the text whether a loop builds a new graph in every iteration."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final

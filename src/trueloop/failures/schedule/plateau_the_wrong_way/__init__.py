@@ -30,8 +30,6 @@ References
     RMeli/gnina-torch#57, "LR scheduler mode=max -> mode=min", https://github.com/RMeli/gnina-torch/pull/57
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """Decides from the text whether a number is a loss (lower is better) or an accuracy (higher is better)."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from enum import StrEnum

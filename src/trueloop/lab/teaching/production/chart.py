@@ -1,7 +1,5 @@
 """The flow chart of a program: its boxes, each with the lines it stands for, and the ways between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """What each component of the production loop is for, what it costs, and what goes wrong without it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -3,8 +3,6 @@
 The benchmark writes the figures to costs.json in this folder.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A piece writes itself for one selection, "" where it is not needed, instead of 2
 the training loop itself are in `steps.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from textwrap import dedent, indent

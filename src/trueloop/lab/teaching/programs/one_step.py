@@ -1,7 +1,5 @@
 """One update of a small model as a program: examples picked from the shuffled order, processed, weights changed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A data pipeline as a program: numbered examples, a sampler, workers, collate, batches; on torch's own classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
