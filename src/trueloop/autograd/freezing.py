@@ -66,10 +66,7 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
 
 
 def thaw(
-    model: nn.Module,
-    *patterns: str,
-    optimizer: torch.optim.Optimizer | None = None,
-    group: str | int | None = None,
+    model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None, group: str | int | None = None
 ) -> Changed:
     """Train every parameter whose name matches a shell pattern again, and add it to the optimizer with new state.
 
@@ -93,8 +90,7 @@ def thaw(
     integers = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
     if integers:
         raise InvalidModel(
-            f"Integer parameters cannot be trained: {format_names(integers)}.",
-            fix="Exclude them from the patterns.",
+            f"Integer parameters cannot be trained: {format_names(integers)}.", fix="Exclude them from the patterns."
         )
     targets = _targets(optimizer, chosen, group) if optimizer else {}
     changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)

@@ -171,10 +171,7 @@ def following(model: nn.Module) -> Generator[None]:
     handles = [
         handle
         for module in names
-        for handle in (
-            module.register_forward_pre_hook(enter, with_kwargs=True),
-            module.register_forward_hook(leave),
-        )
+        for handle in (module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave))
     ]
     try:
         yield

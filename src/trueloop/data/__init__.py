@@ -8,14 +8,7 @@ from trueloop.data.datasets import TensorData, split
 from trueloop.data.fingerprint import fingerprint
 from trueloop.data.folders import ImageFolder, TextFiles
 from trueloop.data.loader import Loader
-from trueloop.data.order import (
-    Order,
-    RandomOrder,
-    SequentialOrder,
-    WeightedOrder,
-    class_weights,
-    order,
-)
+from trueloop.data.order import Order, RandomOrder, SequentialOrder, WeightedOrder, class_weights, order
 from trueloop.data.ready_batches import IterableSource
 from trueloop.data.samplers import OrderSampler, WindowSampler
 from trueloop.data.shards import Shards

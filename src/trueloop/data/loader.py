@@ -141,12 +141,7 @@ class _WorkerPool:
         self._generation = 0
 
     def epoch(
-        self,
-        micro_indices: Iterator[MicroBatchIndices],
-        ahead: Iterator[MicroBatchIndices],
-        *,
-        seed: int,
-        epoch: int,
+        self, micro_indices: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int
     ) -> Iterator[MicroBatch]:
         """Yield one epoch; ``ahead`` is a second iterator of its indices, for the requests that workers prefetch."""
         self._generation += 1

@@ -19,10 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-WORKERS: Final = {
-    "calculator": "trueloop.lab.calculator",
-    "simulator": "trueloop.lab.simulator",
-}
+WORKERS: Final = {"calculator": "trueloop.lab.calculator", "simulator": "trueloop.lab.simulator"}
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
 """Packages that workers use, imported before the first fork."""
 MAX_WORKER_BYTES: Final = 2 << 30  # that a worker may allocate above what it starts with

@@ -29,12 +29,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     findings = [*([_error_as_finding(report.error)] if report.error else []), *report.findings]
     rules = list({finding.code: _rule(finding) for finding in findings}.values())
     index = {rule["id"]: number for number, rule in enumerate(rules)}
-    driver = {
-        "name": "trueloop",
-        "semanticVersion": _semantic(__version__),
-        "version": __version__,
-        "rules": rules,
-    }
+    driver = {"name": "trueloop", "semanticVersion": _semantic(__version__), "version": __version__, "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",

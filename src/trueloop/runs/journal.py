@@ -226,8 +226,7 @@ class _HistoryBuilder:
         """Return what was read, with the update rows as columns."""
         if self.started is None:
             raise RunFolderError(
-                f"{self.path} contains no started run.",
-                fix="Start the run again with the same command.",
+                f"{self.path} contains no started run.", fix="Start the run again with the same command."
             )
         return History(
             started=self.started,

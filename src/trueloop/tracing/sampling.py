@@ -35,11 +35,7 @@ class SamplingController:
     """
 
     def __init__(
-        self,
-        stream: EventStream,
-        *,
-        start_full_tracing: Callable[[], None],
-        stop_full_tracing: Callable[[], None],
+        self, stream: EventStream, *, start_full_tracing: Callable[[], None], stop_full_tracing: Callable[[], None]
     ) -> None:
         self._stream, self._start_hooks, self._stop_hooks = stream, start_full_tracing, stop_full_tracing
         self._full = False

@@ -165,6 +165,5 @@ def _as_scalar(value: Any) -> Tensor:
         return value.reshape(())
     shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise InvalidConfig(
-        f"The loss returned {shape}, not one number.",
-        fix='Return a mean or (sum, count), not reduction="none".',
+        f"The loss returned {shape}, not one number.", fix='Return a mean or (sum, count), not reduction="none".'
     )

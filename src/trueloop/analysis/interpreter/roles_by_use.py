@@ -23,7 +23,7 @@ _TENSOR_METHODS: Final = frozenset(("backward", "item", "detach", "argmax", "siz
 
 _TRAINING: Final = re.compile(
     "back|step|grad|cast|^train|^eval|state|load|save|Load|seed|clip|scal|Scal|loss|Loss|entropy|dropout|forward|checkpoint"
-    "|softmax|sigmoid|optim|Optim|Sequential|Linear|Conv|compile|export|trace",
+    "|softmax|sigmoid|optim|Optim|Sequential|Linear|Conv|compile|export|trace"
 )
 """Parts of the names of methods and functions that lint rules know."""
 

@@ -40,10 +40,7 @@ def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: b
         StoreUnavailable: the store does not answer; the remaining runs are not tried.
     """
     if not store:
-        raise InvalidConfig(
-            "No store is given.",
-            fix=f"Pass --store or set TRUELOOP_STORE: {ADDRESS_FORMS}.",
-        )
+        raise InvalidConfig("No store is given.", fix=f"Pass --store or set TRUELOOP_STORE: {ADDRESS_FORMS}.")
     parse_target(store, root)
     runs = [find_run(word, root) for word in words] or [root / name for name in run_names(root)]
     if not runs:

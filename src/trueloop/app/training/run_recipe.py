@@ -94,12 +94,7 @@ def run_recipe(
     if smoke:
         return _smoke(trainer, parts)
     result = trainer.fit(
-        parts.train,
-        val=parts.val,
-        test=parts.test,
-        collate=parts.collate,
-        sampler=parts.sampler,
-        labels=parts.labels,
+        parts.train, val=parts.val, test=parts.test, collate=parts.collate, sampler=parts.sampler, labels=parts.labels
     )
     return _summary(result)
 

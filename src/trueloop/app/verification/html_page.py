@@ -10,12 +10,7 @@ from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.plots import render_chart
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-TONES = {
-    Verdict.HOLDS: "good",
-    Verdict.BROKEN: "error",
-    Verdict.NOT_JUDGED: "warning",
-    Verdict.NOT_APPLICABLE: "soft",
-}
+TONES = {Verdict.HOLDS: "good", Verdict.BROKEN: "error", Verdict.NOT_JUDGED: "warning", Verdict.NOT_APPLICABLE: "soft"}
 STYLE = """
 rect.amount, rect.on { fill: var(--loss); } rect.off { fill: var(--shade); } rect.bad { fill: var(--error); }
 article.finding > h3, article.finding > p { color: var(--ink); }

@@ -198,7 +198,7 @@ FAILURE = Failure(
         {
             "program = torch.export.export(model, (torch.randn(3, 4),))": (
                 "model.eval()\nprogram = torch.export.export(model, (torch.randn(3, 4),))"
-            ),
+            )
         },
     ),
     fix="Call model.eval() before the export.",

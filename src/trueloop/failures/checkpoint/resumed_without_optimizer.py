@@ -40,14 +40,7 @@ from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.tracing.events import (
-    CheckpointRead,
-    CheckpointWritten,
-    OptimizerCreated,
-    Ref,
-    StateLoaded,
-    StepTaken,
-)
+from trueloop.tracing.events import CheckpointRead, CheckpointWritten, OptimizerCreated, Ref, StateLoaded, StepTaken
 
 
 @dataclass(slots=True)
@@ -68,13 +61,7 @@ class _ResumedFile:
 class Detector(BaseDetector):
     """Tracks which states of the newest full checkpoint are loaded before the next step."""
 
-    subscribes_to = (
-        CheckpointRead,
-        CheckpointWritten,
-        StateLoaded,
-        OptimizerCreated,
-        StepTaken,
-    )
+    subscribes_to = (CheckpointRead, CheckpointWritten, StateLoaded, OptimizerCreated, StepTaken)
 
     def __init__(self) -> None:
         self._newest: _ResumedFile | None = None
@@ -133,12 +120,7 @@ class Detector(BaseDetector):
         related = [(resumed.read_at, "the file is read here")]
         if overwritten_at is None:
             proof = f"although the {resumed.companion}'s was"
-            related.append(
-                (
-                    resumed.companion_at,
-                    f"the {resumed.companion}'s state is loaded here",
-                )
-            )
+            related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
         else:
             proof = "although the run writes the same file again"
             related.append((overwritten_at, "the file is written again here"))
@@ -213,7 +195,7 @@ FAILURE = Failure(
         {
             'scheduler.load_state_dict(checkpoint["scheduler"])': (
                 'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
-            ),
+            )
         },
     ),
     fix='Load the state of the optimizer too: optimizer.load_state_dict(checkpoint["optimizer"]).',

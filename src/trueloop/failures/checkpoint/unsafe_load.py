@@ -94,7 +94,7 @@ FAILURE = Failure(
         {
             "model.load_state_dict(torch.load(path, weights_only=False))": (
                 "model.load_state_dict(torch.load(path, weights_only=True))"
-            ),
+            )
         },
     ),
     fix="Save state_dicts and load them with weights_only=True.",

@@ -42,11 +42,7 @@ import weakref
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
-from trueloop.tracing.events import (
-    LoadersOverlap,
-    LoaderStarted,
-    Ref,
-)
+from trueloop.tracing.events import LoadersOverlap, LoaderStarted, Ref
 
 MIN_EQUAL_ROWS = 20  # in two tables; 2 ** -20 is the chance that a split separates all natural duplicates
 MIN_DUPLICATE_RATIO = 4  # rows that two tables overlap, per row that is repeated within one
@@ -165,7 +161,7 @@ FAILURE = Failure(
         {
             "train_set, _ = random_split(data, [320, 80])\n_, held_out = random_split(data, [320, 80])": (
                 "train_set, held_out = random_split(data, [320, 80])"
-            ),
+            )
         },
     ),
     fix="Split the data once and build both loaders from the parts of that split.",

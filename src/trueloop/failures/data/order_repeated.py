@@ -45,14 +45,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import (
-    LoaderStarted,
-    OptimizerCreated,
-    Ref,
-    SampleOrderRecorded,
-    StateLoaded,
-    StepTaken,
-)
+from trueloop.tracing.events import LoaderStarted, OptimizerCreated, Ref, SampleOrderRecorded, StateLoaded, StepTaken
 
 MIN_SAMPLES = 12  # 1 in 12! = 479 million orders repeats by chance
 MIN_DISTINCT_SAMPLES = 8  # for sampling with replacement
@@ -72,13 +65,7 @@ class _Epoch:
 class Detector(BaseDetector):
     """Compares the order of each epoch with that of the previous epoch."""
 
-    subscribes_to = (
-        LoaderStarted,
-        SampleOrderRecorded,
-        StepTaken,
-        OptimizerCreated,
-        StateLoaded,
-    )
+    subscribes_to = (LoaderStarted, SampleOrderRecorded, StepTaken, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}

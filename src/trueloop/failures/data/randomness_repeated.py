@@ -37,14 +37,7 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import (
-    BackwardStarted,
-    GeneratorCopied,
-    LoaderExhausted,
-    LoaderStarted,
-    Ref,
-    SeedRepeated,
-)
+from trueloop.tracing.events import BackwardStarted, GeneratorCopied, LoaderExhausted, LoaderStarted, Ref, SeedRepeated
 
 MAX_LOADERS = 64
 
@@ -52,13 +45,7 @@ MAX_LOADERS = 64
 class Detector(BaseDetector):
     """Records repeated randomness and reports it once its loader is trained on."""
 
-    subscribes_to = (
-        SeedRepeated,
-        GeneratorCopied,
-        LoaderStarted,
-        BackwardStarted,
-        LoaderExhausted,
-    )
+    subscribes_to = (SeedRepeated, GeneratorCopied, LoaderStarted, BackwardStarted, LoaderExhausted)
 
     def __init__(self) -> None:
         self._seeds: dict[Ref, SeedRepeated] = {}

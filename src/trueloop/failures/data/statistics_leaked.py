@@ -38,11 +38,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
-from trueloop.tracing.events import (
-    JointlyStandardised,
-    LoaderStarted,
-    Ref,
-)
+from trueloop.tracing.events import JointlyStandardised, LoaderStarted, Ref
 
 MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
 

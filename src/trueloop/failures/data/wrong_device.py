@@ -124,7 +124,7 @@ FAILURE = Failure(
         {
             "nn.functional.mse_loss(model(x.to(device)).cpu(), y).backward()": (
                 "nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()"
-            ),
+            )
         },
     ),
     fix="Compute the loss on the device of the output: loss_fn(output, y.to(output.device)).",

@@ -37,15 +37,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import (
-    NO_REFS,
-    BackwardEnded,
-    ModelCalled,
-    ModelReplicated,
-    Ref,
-    Refs,
-    ReplicaStepped,
-)
+from trueloop.tracing.events import NO_REFS, BackwardEnded, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
 
 MIN_STEPS: Final = 2  # once may be a trial
 MAX_CALLS: Final = 64  # of different models between two steps
@@ -161,7 +153,7 @@ FAILURE = Failure(
         {
             "nn.functional.mse_loss(model.module(x), x.sum(1, keepdim=True)).backward()": (
                 "nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()"
-            ),
+            )
         },
     ),
     fix="Call the wrapper, model(x), wherever a backward follows.",

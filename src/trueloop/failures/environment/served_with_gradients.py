@@ -118,7 +118,7 @@ FAILURE = Failure(
         {
             "scores = model(torch.tensor(request.json))": (
                 "with torch.inference_mode():\n        scores = model(torch.tensor(request.json))"
-            ),
+            )
         },
     ),
     fix="Call the model under torch.inference_mode().",

@@ -52,16 +52,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import (
-    NO_REFS,
-    BackwardStarted,
-    ModelCalled,
-    ModeSet,
-    Ref,
-    Refs,
-    StepTaken,
-    TracingGap,
-)
+from trueloop.tracing.events import NO_REFS, BackwardStarted, ModelCalled, ModeSet, Ref, Refs, StepTaken, TracingGap
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 3

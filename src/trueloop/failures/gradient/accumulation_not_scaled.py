@@ -50,14 +50,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import (
-    BackwardEnded,
-    Event,
-    GradientsCleared,
-    GradientsClipped,
-    StepTaken,
-    TracingGap,
-)
+from trueloop.tracing.events import BackwardEnded, Event, GradientsCleared, GradientsClipped, StepTaken, TracingGap
 
 MIN_WINDOWS = 2  # one might be a gradient probe
 MAX_BACKWARDS = 4096  # per window; longer ones are not checked
@@ -67,13 +60,7 @@ TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 class Detector(BaseDetector):
     """Checks whether each loss of an accumulation window entered ``backward()`` with weight 1."""
 
-    subscribes_to = (
-        BackwardEnded,
-        GradientsCleared,
-        GradientsClipped,
-        StepTaken,
-        TracingGap,
-    )
+    subscribes_to = (BackwardEnded, GradientsCleared, GradientsClipped, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._backwards: list[BackwardEnded] = []
@@ -239,7 +226,7 @@ FAILURE = Failure(
         {
             "loss = nn.functional.mse_loss(model(inputs), targets)": (
                 "loss = nn.functional.mse_loss(model(inputs), targets) / 4"
-            ),
+            )
         },
     ),
     fix="Divide each loss by the number of batches in its window.",

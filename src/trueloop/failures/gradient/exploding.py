@@ -150,7 +150,7 @@ FAILURE = Failure(
         {
             "optimizer = torch.optim.SGD(model.parameters(), lr=2.5)": (
                 "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
-            ),
+            )
         },
     ),
     fix="Lower the learning rate, or clip the norm of the gradients.",

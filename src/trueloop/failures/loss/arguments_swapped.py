@@ -182,7 +182,7 @@ FAILURE = Failure(
         {
             "loss = F.binary_cross_entropy_with_logits(labels, model(inputs))": (
                 "loss = F.binary_cross_entropy_with_logits(model(inputs), labels)"
-            ),
+            )
         },
     ),
     fix="Pass the prediction first and the target second.",

@@ -140,7 +140,7 @@ FAILURE = Failure(
         {
             'loss = F.kl_div(F.softmax(student(inputs), dim=1), targets, reduction="batchmean")': (
                 'loss = F.kl_div(F.log_softmax(student(inputs), dim=1), targets, reduction="batchmean")'
-            ),
+            )
         },
     ),
     fix='Pass log_softmax of the trained output, probabilities as target, and reduction="batchmean".',

@@ -105,7 +105,7 @@ FAILURE = Failure(
         {
             "loss = F.nll_loss(F.log_softmax(model(inputs), dim=0), labels)": (
                 "loss = F.nll_loss(F.log_softmax(model(inputs), dim=1), labels)"
-            ),
+            )
         },
     ),
     fix="Normalise over the classes: log_softmax(x, dim=1), or use cross_entropy on the logits.",

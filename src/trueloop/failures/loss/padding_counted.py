@@ -174,12 +174,7 @@ FAILURE = Failure(
     title="Padding tokens count in the loss",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {
-            "tokens[:, 1:].flatten())": "tokens[:, 1:].flatten(), ignore_index=PADDING)",
-        },
-    ),
+    good=changed(BAD, {"tokens[:, 1:].flatten())": "tokens[:, 1:].flatten(), ignore_index=PADDING)"}),
     fix="Pass ignore_index=padding_idx to the loss.",
     detector=Detector,
 )

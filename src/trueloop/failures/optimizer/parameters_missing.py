@@ -89,13 +89,7 @@ class _ModelState:
 class Detector(BaseDetector):
     """Compares the parameters that get gradients with those that optimizers hold."""
 
-    subscribes_to = (
-        OptimizerCreated,
-        ModelCalled,
-        BackwardEnded,
-        StepTaken,
-        TracingGap,
-    )
+    subscribes_to = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _ModelState]()

@@ -72,13 +72,7 @@ class _CalledModel:
 class Detector(BaseDetector):
     """Compares each optimizer's parameters with those of the models that are called."""
 
-    subscribes_to = (
-        OptimizerCreated,
-        ModelCalled,
-        BackwardEnded,
-        StepTaken,
-        TracingGap,
-    )
+    subscribes_to = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _CalledModel]()

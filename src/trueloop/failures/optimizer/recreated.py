@@ -51,14 +51,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
-from trueloop.tracing.events import (
-    BackwardStarted,
-    LoaderStarted,
-    OptimizerCreated,
-    Ref,
-    StateLoaded,
-    StepTaken,
-)
+from trueloop.tracing.events import BackwardStarted, LoaderStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
 
 MIN_TIMES = 3
 MAX_LINES = 64
@@ -82,13 +75,7 @@ class _OptimizerLine:
 class Detector(BaseDetector):
     """Compares each optimizer with the previous one built by the same line."""
 
-    subscribes_to = (
-        OptimizerCreated,
-        LoaderStarted,
-        BackwardStarted,
-        StepTaken,
-        StateLoaded,
-    )
+    subscribes_to = (OptimizerCreated, LoaderStarted, BackwardStarted, StepTaken, StateLoaded)
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _OptimizerLine] = {}
@@ -139,18 +126,7 @@ class Detector(BaseDetector):
 
 
 WITH_MOMENTS: Final = frozenset(
-    (
-        "Adam",
-        "AdamW",
-        "NAdam",
-        "RAdam",
-        "Adamax",
-        "SparseAdam",
-        "RMSprop",
-        "Adagrad",
-        "Adadelta",
-        "Rprop",
-    )
+    ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop")
 )
 RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_state"))
 """Methods that may restart a training."""

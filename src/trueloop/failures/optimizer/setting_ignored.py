@@ -223,7 +223,7 @@ FAILURE = Failure(
         {
             "optimizer.lr = 0.05 * 0.5**epoch": (
                 'for group in optimizer.param_groups:\n        group["lr"] = 0.05 * 0.5**epoch'
-            ),
+            )
         },
     ),
     fix="Set it in every group of optimizer.param_groups, or use a scheduler.",

@@ -214,7 +214,7 @@ FAILURE = Failure(
         {
             "nn.utils.clip_grad_norm_(model.parameters(), 1.0)": (
                 "scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-            ),
+            )
         },
     ),
     fix="Call scaler.unscale_(optimizer) before clipping.",

@@ -138,7 +138,7 @@ FAILURE = Failure(
         {
             "warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, epoch / 3))": (
                 "warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / 3))"
-            ),
+            )
         },
     ),
     fix="Start the warm-up above zero and step it per update; step a decay by epochs once per epoch.",

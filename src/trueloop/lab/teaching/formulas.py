@@ -65,7 +65,7 @@ def formulas(six: Six, marked: MarkedLine, before: Values, after: Values, update
         "backward": lambda: _backward(six, values),
         "update": lambda: _update(six, values, update),
         "schedule": lambda: {
-            "lr": Formula(words="lr × gamma", sums=cell_arithmetic.decayed(values.number("lr"), six.gamma)),
+            "lr": Formula(words="lr × gamma", sums=cell_arithmetic.decayed(values.number("lr"), six.gamma))
         },
     }
     return made[marked.mark]() if marked.mark in made else {}

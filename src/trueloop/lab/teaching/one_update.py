@@ -81,9 +81,7 @@ class Step:
             examples = format_count(batch.count, "example")
             before = batch.place
             yield Stage(
-                kind="picked",
-                shown=shown,
-                says=f"{skipped}{examples} of the shuffled order are picked: {where}.",
+                kind="picked", shown=shown, says=f"{skipped}{examples} of the shuffled order are picked: {where}."
             )
             yield Stage(
                 kind="forward",

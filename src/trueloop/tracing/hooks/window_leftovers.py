@@ -18,12 +18,7 @@ MIN_SAME_WINDOWS: Final = 2  # windows of one size, before a shorter one is call
 
 
 def record_leftover(
-    stream: EventStream,
-    program: ProgramState,
-    loader: Ref,
-    batches: int,
-    backwards: int,
-    location: CodePosition | None,
+    stream: EventStream, program: ProgramState, loader: Ref, batches: int, backwards: int, location: CodePosition | None
 ) -> None:
     """Record the accumulated gradients at a loader's end, if they belong to an incomplete window.
 
@@ -49,12 +44,7 @@ def record_leftover(
     held = [p for o in program.training_optimizers() for p in parameters_of(o) if p.grad is not None]
     gradients = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     program.leftover = IncompleteWindowState(
-        loader=loader,
-        batches=batches,
-        backwards=pending,
-        window_size=window,
-        location=location,
-        gradients=gradients,
+        loader=loader, batches=batches, backwards=pending, window_size=window, location=location, gradients=gradients
     )
 
 

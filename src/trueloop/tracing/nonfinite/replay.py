@@ -197,10 +197,7 @@ def _replay_call(
         compilation_disabled(),
     ):
         kind = call.autocast
-        with (
-            torch.enable_grad(),
-            torch.autocast("cpu", kind, enabled=kind is not None, cache_enabled=False),
-        ):
+        with torch.enable_grad(), torch.autocast("cpu", kind, enabled=kind is not None, cache_enabled=False):
             tracer.register_parameters(module)
             with tracer:
                 output = module(*args, **options)

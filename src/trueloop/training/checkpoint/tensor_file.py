@@ -85,11 +85,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return write_synced(path, [len(text).to_bytes(8, "little"), text, *(_as_bytes(tensor) for _, tensor in ordered)])

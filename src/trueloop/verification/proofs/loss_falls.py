@@ -55,11 +55,7 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
             numbers=numbers,
             charts=(picture,),
         )
-    return holds(
-        f"The loss fell by {format_percent(fell)}: {change}.",
-        numbers=numbers,
-        charts=(picture,),
-    )
+    return holds(f"The loss fell by {format_percent(fell)}: {change}.", numbers=numbers, charts=(picture,))
 
 
 PROOF = Proof(title="The loss falls", group="training", prove=loss_falls)

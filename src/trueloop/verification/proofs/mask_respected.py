@@ -189,10 +189,7 @@ def _compare(
     parts += [f"the loss changes by {format_float(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
     return broken(
-        f"Masked positions have influence: {when}, {' and '.join(parts)}.",
-        cause=fault,
-        fix=FIX,
-        numbers=numbers,
+        f"Masked positions have influence: {when}, {' and '.join(parts)}.", cause=fault, fix=FIX, numbers=numbers
     )
 
 

@@ -47,7 +47,7 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     if different is None:
         return holds(
             f"Stopped after {half} of {format_count(updates, 'update')} and resumed, all parameters and "
-            "buffers are the same bit for bit.",
+            "buffers are the same bit for bit."
         )
     name, gap = different
     return broken(

@@ -242,7 +242,7 @@ FAILURE = Failure(
         {
             "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)": (
                 "loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)"
-            ),
+            )
         },
     ),
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",

@@ -69,13 +69,7 @@ class _ActiveDropout(NamedTuple):
 class Detector(BaseDetector):
     """Finds active dropout in every evaluation pass of a model in eval mode."""
 
-    subscribes_to = (
-        ModelCalled,
-        BatchLoaded,
-        DropoutWithoutTrainingFlag,
-        TracingGap,
-        EvaluationPassesEnded,
-    )
+    subscribes_to = (ModelCalled, BatchLoaded, DropoutWithoutTrainingFlag, TracingGap, EvaluationPassesEnded)
 
     def __init__(self) -> None:
         self._current: list[DropoutWithoutTrainingFlag] = []

@@ -84,10 +84,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield Hit(
             message=f"`{dotted_name(argument)}` is a generator and {why}: nothing is clipped.",
             node=clip.node,
-            related=(
-                (binding, "the generator"),
-                *(((consumer.node, "consumed here"),) if consumer else ()),
-            ),
+            related=((binding, "the generator"), *(((consumer.node, "consumed here"),) if consumer else ())),
             fix=fix,
         )
 

@@ -200,7 +200,7 @@ FAILURE = Failure(
         {
             "loss = nn.functional.mse_loss(model(x[rows]), y[rows])": (
                 "optimizer.zero_grad()\n    loss = nn.functional.mse_loss(model(x[rows]), y[rows])"
-            ),
+            )
         },
     ),
     fix="Call optimizer.zero_grad() once per update, before its first backward.",

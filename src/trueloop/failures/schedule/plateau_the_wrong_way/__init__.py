@@ -120,7 +120,7 @@ FAILURE = Failure(
         {
             'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=2)': (
                 'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="min", patience=2)'
-            ),
+            )
         },
     ),
     fix='Use mode="min" for a value that should fall and mode="max" for one that should rise.',

@@ -131,11 +131,7 @@ def _clip(on: Selection) -> str:
 def _update(on: Selection) -> str:
     if not on.scaled:
         return "optimizer.step()"
-    return lines(
-        "scale = scaler.get_scale()" if on.schedule else "",
-        "scaler.step(optimizer)",
-        "scaler.update()",
-    )
+    return lines("scale = scaler.get_scale()" if on.schedule else "", "scaler.step(optimizer)", "scaler.update()")
 
 
 def _advance(on: Selection) -> str:
@@ -223,9 +219,7 @@ LOOP: Final = (
     Snippet(name="draw", write=constant(DRAW, lambda on: on.progress), depth=2),
     Snippet(name="window", write=constant(WINDOW, lambda on: on.accumulation), depth=2),
     Snippet(
-        name="unscale",
-        write=constant("scaler.unscale_(optimizer)", lambda on: on.scaled and on.clipping),
-        depth=2,
+        name="unscale", write=constant("scaler.unscale_(optimizer)", lambda on: on.scaled and on.clipping), depth=2
     ),
     Snippet(name="divide", write=constant(DIVIDE, lambda on: on.accumulation), depth=2),
     Snippet(name="clip", write=lambda on: _clip(on) if on.clipping else "", depth=2),
@@ -239,9 +233,7 @@ LOOP: Final = (
     Snippet(name="keep", write=lambda on: _save(on) if on.checkpoint else "", depth=1),
     Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
-        name="restore",
-        write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping),
-        apart=True,
+        name="restore", write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping), apart=True
     ),
 )
 PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)

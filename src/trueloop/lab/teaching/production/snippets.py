@@ -98,10 +98,7 @@ def autocast(on: Selection) -> str:
 def _evaluate(on: Selection) -> str:
     if not on.evaluation:
         return ""
-    forward = lines(
-        "scores = model(inputs)",
-        'loss = nn.functional.cross_entropy(scores, targets, reduction="sum")',
-    )
+    forward = lines("scores = model(inputs)", 'loss = nn.functional.cross_entropy(scores, targets, reduction="sum")')
     if cast := autocast(on):
         forward = f"{cast}\n{indent(forward, '    ')}"
     return EVALUATE.format(forward=indent(forward, " " * 8)).strip("\n")
@@ -176,10 +173,7 @@ SETUP_SNIPPETS: Final = (
     Snippet(name="split", write=_split),
     Snippet(name="loaders", write=_loaders),
     Snippet(name="model", write=constant(MODEL), apart=True),
-    Snippet(
-        name="criterion",
-        write=_criterion,
-    ),
+    Snippet(name="criterion", write=_criterion),
     Snippet(name="optimizer", write=constant("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
     Snippet(name="schedule", write=_schedule),
     Snippet(name="scaler", write=_scaler),
