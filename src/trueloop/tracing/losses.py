@@ -17,10 +17,40 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.broadcast_losses import find_pairwise_difference
 from trueloop.tracing.events import LossRecord
 from trueloop.tracing.saved_tensors import input_shape, result_shape, saved_tensor, unreadable_reason
 from trueloop.tracing.torch_modes import modes_disabled
+
+Shape = tuple[int, ...]
+MAX_ROWS: Final = 4096  # N, so that checking N x N differences takes less than about 10 ms
+TOLERANCE: Final = 1e-4  # of the largest difference: rounding of float32, and of bfloat16 products in it
+
+
+def find_pairwise_difference(own: Shape, difference: Tensor | None) -> tuple[Shape, Shape] | None:
+    """Return the two shapes before broadcasting; None if there was none; on the CPU only.
+
+    If every row is the first row plus a constant, one row of targets was subtracted from all predictions.
+
+    Args:
+        own: shape of the prediction.
+        difference: prediction minus target, or the other way round.
+    """
+    if difference is None or difference.dim() != 2 or difference.device.type != "cpu":
+        return None
+    rows, columns = difference.shape
+    if rows != columns or not 1 < rows <= MAX_ROWS or own not in ((rows, 1), (rows,)):
+        return None
+    values = difference.detach()
+    values = values if own == (rows, 1) else values.t()
+    changes = values - values[:, :1]
+    largest = values.abs().max().item()
+    if not (changes - changes[:1]).abs().max().item() <= TOLERANCE * largest:
+        return None
+    spread = changes[0].abs().max().item()
+    if spread <= 10 * TOLERANCE * largest:  # equal targets prove nothing
+        return None
+    return own, (rows,) if own == (rows, 1) else (rows, 1)
+
 
 MAX_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
 MAX_OPERATIONS: Final = 4

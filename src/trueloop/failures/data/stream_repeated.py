@@ -37,7 +37,7 @@ References
 """
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import GeneratorCopied, LoaderStarted, Ref, WorkersRepeatFirstBatch
 
 
@@ -71,11 +71,7 @@ class Detector(BaseDetector):
         return "" if self._has_multiple_workers else "no loader had several workers"
 
 
-FAILURE = Failure(
-    code="DAT007",
-    title="Every worker loads the full IterableDataset",
-    severity=Severity.ERROR,
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -97,33 +93,23 @@ for inputs, targets in loader:
     optimizer.zero_grad()
     nn.functional.mse_loss(model(inputs), targets).backward()
     optimizer.step()
-""",
-    good="""
-import itertools
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+"""
 
-
-class Lines(IterableDataset):
-    def __init__(self, x):
-        self.x = x
-
-    def __iter__(self):
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        for row in itertools.islice(self.x, first, None, step):
-            yield row, row.sum().view(1)
-
-
-loader = DataLoader(Lines(torch.randn(48, 8)), batch_size=8, num_workers=2)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(inputs), targets).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="DAT007",
+    title="Every worker loads the full IterableDataset",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import torch\nfrom torch import nn": "import itertools\nimport torch\nfrom torch import nn",
+            "IterableDataset\n": "IterableDataset, get_worker_info\n",
+            "        for row in self.x": "        info = get_worker_info()\n"
+            "        first, step = (info.id, info.num_workers) if info else (0, 1)\n"
+            "        for row in itertools.islice(self.x, first, None, step)",
+        },
+    ),
     fix="Yield a different part in each worker: use get_worker_info() in __iter__.",
     detector=Detector,
 )

@@ -39,7 +39,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import LoaderStarted, Ref
 
@@ -102,11 +102,7 @@ def _sharding(event: LoaderStarted) -> _Sharding | None:
     return None if yielded == samples else _Sharding(samples, yielded, processes, event.made_at or event.location)
 
 
-FAILURE = Failure(
-    code="DST004",
-    title="DistributedSampler repeats held-out samples",
-    severity=Severity.NOTE,
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -131,33 +127,21 @@ for epoch in range(2):
     with torch.no_grad():
         errors = torch.cat([model(a) - b for a, b in held_out])
     print(errors.square().mean().item(), len(errors))
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+"""
 
-rank, world_size = 0, 2  # as torchrun would say
-x = torch.randn(85, 8)
-y = x.sum(1, keepdim=True)
-train_set, held_out_set = TensorDataset(x[:64], y[:64]), TensorDataset(x[64:], y[64:])
-sampler = DistributedSampler(train_set, world_size, rank)
-train = DataLoader(train_set, batch_size=16, sampler=sampler)
-held_out = DataLoader(Subset(held_out_set, range(rank, len(held_out_set), world_size)), batch_size=16)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    sampler.set_epoch(epoch)
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        errors = torch.cat([model(a) - b for a, b in held_out])
-    print(errors.square().mean().item(), len(errors))
-""",
+FAILURE = Failure(
+    code="DST004",
+    title="DistributedSampler repeats held-out samples",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "DistributedSampler, Tensor": "DistributedSampler, Subset, Tensor",
+            "held_out = DataLoader(held_out_set": "held_out = DataLoader(Subset(held_out_set, range(rank, len(held_out_set), world_size))",
+            ", sampler=DistributedSampler(held_out_set, world_size, rank, False)": "",
+        },
+    ),
     fix="Divide held-out samples without repeating any, and add up sums and counts over the processes.",
     detector=Detector,
 )

@@ -46,7 +46,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 RANDOM = re.compile(r"Random\w+|random_\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix")
 SPLIT = frozenset(("torch.utils.data.Subset",))
@@ -119,11 +119,7 @@ def _replaces_transform(node: ast.AST) -> bool:
 
 RULE = Rule(required_words=("DataLoader", "andom"), find=find)
 
-FAILURE = Failure(
-    code="EVL005",
-    title="Validation data gets random training augmentation",
-    severity=Severity.WARNING,
-    bad="""
+BAD = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, random_split
@@ -163,47 +159,22 @@ for epoch in range(2):
     with torch.no_grad():
         losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
     print(sum(losses) / len(losses))
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+"""
 
-
-class RandomShift:
-    def __call__(self, x):
-        return x.roll(int(torch.randint(-1, 2, ())))
-
-
-class Series(Dataset):
-    def __init__(self, x, y, transform=None):
-        self.x, self.y, self.transform = x, y, transform
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        x = self.x[index]
-        return (self.transform(x) if self.transform else x), self.y[index]
-
-
-x = torch.randn(160, 8)
-y, order = x.sum(1, keepdim=True), torch.randperm(160).tolist()
-train = DataLoader(Subset(Series(x, y, RandomShift()), order[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(Subset(Series(x, y), order[128:]), batch_size=16)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
-""",
+FAILURE = Failure(
+    code="EVL005",
+    title="Validation data gets random training augmentation",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "random_split\n": "Subset\n",
+            "train_set, held_out_set = random_split(dataset, [128, 32])": "order = torch.randperm(160).tolist()\n"
+            "train_set = Subset(dataset, order[:128])\n"
+            "held_out_set = Subset(Series(x, x.sum(1, keepdim=True)), order[128:])",
+        },
+    ),
     fix="Read validation data through a dataset without random transforms.",
     rule=RULE,
 )

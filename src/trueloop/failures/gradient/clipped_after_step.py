@@ -36,7 +36,7 @@ from trueloop.analysis.queries.clipping import has_infinite_limit, unscale_lines
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
 
@@ -150,40 +150,34 @@ def inject(loop: TeachingLoop) -> None:
     loop.move(Piece.CLIP, after=Piece.OPTIMIZER_STEP)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = 10 * x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+"""
+
 FAILURE = Failure(
     code="GRD010",
     title="Gradients are clipped after the step",
     severity=Severity.ERROR,
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = 10 * x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = 10 * x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    optimizer.step()
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n": "",
+            "    optimizer.step()": "    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n    optimizer.step()",
+        },
+    ),
     fix="Clip between the last backward and optimizer.step().",
     rule=RULE,
     detector=Detector,

@@ -41,7 +41,7 @@ from trueloop.analysis.queries.accumulation_windows import accesses_grad, accumu
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -214,40 +214,30 @@ def inject(loop: TeachingLoop) -> None:
     loop.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
 
 
+BAD = """
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="GRD002",
     title="Gradients are cleared before the step",
     severity=Severity.ERROR,
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    rows = torch.randint(256, (32,))
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.zero_grad()
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    rows = torch.randint(256, (32,))
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
+    bad=BAD,
+    good=changed(
+        BAD, {"    optimizer.zero_grad()\n    optimizer.step()": "    optimizer.step()\n    optimizer.zero_grad()"}
+    ),
     fix="Clear after the step, or before the first backward of the window, never between backward and step.",
     rule=RULE,
     detector=Detector,

@@ -34,7 +34,7 @@ import weakref
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepTaken, TracingGap
 
@@ -87,46 +87,36 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.TRAIN_MODE] += "\nif epoch == 1:\n    model.layers.requires_grad_(False)"
 
 
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+for step in range(10):
+    if step == 5:
+        model[0].requires_grad_(False)
+    optimizer.zero_grad(set_to_none=False)
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
 FAILURE = Failure(
     code="OPT003",
     title="Frozen parameters keep changing",
     severity=Severity.ERROR,
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-for step in range(10):
-    if step == 5:
-        model[0].requires_grad_(False)
-    optimizer.zero_grad(set_to_none=False)
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-for step in range(10):
-    if step == 5:
-        model[0].requires_grad_(False)
-        for parameter in model[0].parameters():
-            parameter.grad = None
-    optimizer.zero_grad(set_to_none=False)
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "requires_grad_(False)": "requires_grad_(False)\n"
+            "        for parameter in model[0].parameters():\n            parameter.grad = None"
+        },
+    ),
     fix="Set .grad to None for every parameter that you freeze.",
     detector=Detector,
     inject=inject,

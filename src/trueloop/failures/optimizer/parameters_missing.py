@@ -49,7 +49,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     NO_REFS,
@@ -227,42 +227,31 @@ def inject(loop: TeachingLoop) -> None:
     loop.replace(Piece.OPTIMIZER, "model.parameters()", body_only)
 
 
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+model.append(nn.Linear(16, 3))
+for step in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
 FAILURE = Failure(
     code="OPT001",
     title="Parameters are missing from the optimizer",
     severity=Severity.WARNING,
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-model.append(nn.Linear(16, 3))
-for step in range(10):
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
-model.append(nn.Linear(16, 3))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(10):
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-print(f"loss {loss.item():.3f}")
-""",
+    bad=BAD,
+    good=changed(
+        BAD, {"model.append(nn.Linear(16, 3))\n": "", "optimizer = ": "model.append(nn.Linear(16, 3))\noptimizer = "}
+    ),
     fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
     rule=RULE,
     detector=Detector,

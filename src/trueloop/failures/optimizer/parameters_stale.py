@@ -42,7 +42,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import (
     NO_REFS,
@@ -224,40 +224,30 @@ def _sets_by_hand(operation: Op) -> bool:
 
 RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
 
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs, labels = torch.randn(128, 8), torch.randint(0, 5, (128,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+model[2] = nn.Linear(16, 5)
+for step in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="OPT002",
     title="The optimizer holds parameters the model no longer has",
     severity=Severity.ERROR,
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 5, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-model[2] = nn.Linear(16, 5)
-for step in range(10):
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-inputs, labels = torch.randn(128, 8), torch.randint(0, 5, (128,))
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-model[2] = nn.Linear(16, 5)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(10):
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    optimizer.step()
-""",
+    bad=BAD,
+    good=changed(
+        BAD, {"model[2] = nn.Linear(16, 5)\n": "", "optimizer = ": "model[2] = nn.Linear(16, 5)\noptimizer = "}
+    ),
     fix="Build the optimizer after the last change of the model's parameters.",
     rule=RULE,
     detector=Detector,

@@ -41,7 +41,7 @@ from trueloop.analysis.queries.step_units import iterations_per_step, schedule_l
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
 
@@ -204,11 +204,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.move(Piece.SCHEDULER_STEP, after=Piece.BACKWARD)
 
 
-FAILURE = Failure(
-    code="SCH002",
-    title="Scheduler is stepped once per micro-batch",
-    severity=Severity.WARNING,
-    bad="""
+BAD = """
 import warnings
 import torch
 from torch import nn
@@ -229,27 +225,20 @@ for epoch in range(epochs):
             optimizer.step()
             optimizer.zero_grad()
         scheduler.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+"""
 
-torch.manual_seed(0)
-x = torch.randn(240, 6)
-loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=10, shuffle=True)
-model = nn.Linear(6, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-epochs, accumulate = 2, 4
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader) // accumulate)
-for epoch in range(epochs):
-    for i, (inputs, targets) in enumerate(loader):
-        (nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
-        if (i + 1) % accumulate == 0:
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-""",
+FAILURE = Failure(
+    code="SCH002",
+    title="Scheduler is stepped once per micro-batch",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "            optimizer.step()\n": "            optimizer.step()\n            scheduler.step()\n",
+            "\n        scheduler.step()\n": "\n",
+        },
+    ),
     fix="Call scheduler.step() where the optimizer steps, once per update.",
     rule=RULE,
     detector=Detector,

@@ -1,17 +1,31 @@
 """Traces DataLoaders: batches, their order, and the time spent waiting for them."""
 
+import dis
+import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
+from types import CodeType
 from typing import Any, ClassVar, Final, cast
 
+import torch
 import torch.utils.data.dataloader as torch_loader
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.data_passes import FirstIndices, LabelBlocks, LoaderPass, WorkerCopies
-from trueloop.tracing.dataset_generators import find_generators
 from trueloop.tracing.events import (
     BatchLoaded,
     DistributedEpochStarted,
@@ -31,10 +45,94 @@ from trueloop.tracing.layer_calls import tensor_sizes
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.sample_overlap import LoaderComparison
-from trueloop.tracing.samplers import distributed_sampler, sampler_order
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
+
+_GENERATORS: Final = ("Generator", "RandomState")
+_WORKER_AWARE: Final = frozenset({"get_worker_info", "manual_seed", "seed", "setstate", "set_state", "spawn", "jumped"})
+
+
+def find_generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
+    """Yield each generator that a dataset, or a transform in it, owns and uses for every sample.
+
+    Code that calls ``get_worker_info``, seeds, or creates its generator again is left out: it distinguishes its workers
+    or samples itself.
+
+    Yields:
+        Path, class name, and the code that uses the generator.
+    """
+    owners = [("dataset", dataset, "__iter__" if isinstance(dataset, IterableDataset) else "__getitem__")]
+    for name, value in list(getattr(dataset, "__dict__", {}).items()):
+        if not isinstance(value, Tensor) and "__call__" in dir(type(value)) and hasattr(value, "__dict__"):
+            owners.append((f"dataset.{name}", value, "__call__"))
+    for path, owner, entry in owners:
+        codes = list(_reachable_code(type(owner), entry))
+        if any(_WORKER_AWARE.intersection(code.co_names) for code in codes):
+            return
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            if _is_generator(value) and not any(_assigns(code, name) for code in codes):
+                user = next((code for code in codes if name in code.co_names), None)
+                if user is not None:
+                    yield f"{path}.{name}", type(value).__name__, user
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    return any(step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code))
+
+
+def _is_generator(value: Any) -> bool:
+    kind = type(value)
+    from_numpy = kind.__module__.startswith("numpy.random") and kind.__name__ in _GENERATORS
+    return from_numpy or isinstance(value, torch.Generator) or kind is random.Random
+
+
+def _reachable_code(kind: type, entry: str) -> Iterator[CodeType]:
+    """Yield the code of a method and of the methods of the same class that it refers to."""
+    pending, seen = [entry], {entry}
+    while pending:
+        function = getattr(kind, pending.pop(), None)
+        code = getattr(function, "__code__", None)
+        if code is None:
+            continue
+        yield code
+        for name in code.co_names:
+            if name not in seen and hasattr(getattr(kind, name, None), "__code__"):
+                seen.add(name)
+                pending.append(name)
+
+
+_MAX_DEPTH: Final = 4  # nested samplers that are followed
+_SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_SHUFFLING_NAME: Final = "accelerate.data_loader.SeedableRandomSampler"  # also used by the Hugging Face Trainer
+
+
+def sampler_order(loader: Any) -> tuple[str, bool | None]:
+    """Return the class name of the sampler, and whether it shuffles; None = unknown, for a custom sampler."""
+    batches = loader.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
+        return type(batches).__name__, None
+    sampler: Any = loader.sampler if batches is None else cast("Any", batches).sampler
+    kind: type[Any] = type(sampler)
+    if kind is DistributedSampler:
+        return kind.__name__, bool(sampler.shuffle)
+    shuffles = kind in _SHUFFLING or f"{kind.__module__}.{kind.__qualname__}" == _SHUFFLING_NAME
+    return kind.__name__, shuffles if shuffles or kind is SequentialSampler else None
+
+
+def distributed_sampler(loader: Any) -> Any:
+    """Return the DistributedSampler that shuffles a loader, also within batch samplers, or None."""
+    for first in (loader.sampler, loader.batch_sampler):
+        sampler: Any = first
+        for _ in range(_MAX_DEPTH):
+            if isinstance(sampler, DistributedSampler):
+                is_plain = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
+                return cast("Any", sampler) if is_plain else None
+            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+            if sampler is None:
+                break
+    return None
+
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 ITERATOR_KEY: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied

@@ -2,7 +2,7 @@
 
 import importlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.casts import find_weight_cast
 from trueloop.tracing.events import (
     NO_REFS,
     BatchNormSingleSample,
@@ -28,6 +27,7 @@ from trueloop.tracing.events import (
     Refs,
     UnregisteredModuleCalled,
 )
+from trueloop.tracing.graph_leaves import sequence_number
 from trueloop.tracing.hooks.forward_bypass import ForwardBypasses
 from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
 from trueloop.tracing.layer_settings import find_dominating_epsilon, find_high_momentum, find_ineffective_freezes
@@ -38,6 +38,31 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
+
+MAX_NODES: Final = 96  # operations before a model's output that are searched
+CAST: Final = "ToCopyBackward0"
+
+
+def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
+    """Return a leaf that was cast within a graph, and the cast's sequence number; None = none near the output.
+
+    Args:
+        graphs: the last operations of a model, where the search starts.
+
+    Cost: 30 us.
+    """
+    queue = list(graphs)
+    for node in queue:
+        if len(queue) > MAX_NODES:
+            break
+        followers = [follower for follower, _ in node.next_functions if follower is not None]
+        leaf = getattr(followers[0], "variable", None) if followers and node.name() == CAST else None
+        number = sequence_number(node)
+        if isinstance(leaf, Tensor) and number is not None:
+            return leaf, number
+        queue += followers
+    return None
+
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
 MAX_UNDRAWN_CALLS: Final = 4  # calls without a random number, after which the generator's state is no longer recorded

@@ -8,6 +8,7 @@ or the weights have changed.
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import threading
 import weakref
@@ -24,16 +25,72 @@ from torch.overrides import TorchFunctionMode
 from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_count
 from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, ReplicaState
-from trueloop.tracing.nonfinite.side_effect_free import (
-    attributes_replaced,
-    compilation_disabled,
-    generators_restored,
-    output_muted,
-)
 from trueloop.tracing.nonfinite.values import describe_values, has_nan_or_positive_inf, has_nonfinite, tensors_in
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.torch_modes import modes_active, modes_disabled
 from trueloop.tracing.user_location import is_user_code
+
+
+@contextlib.contextmanager
+def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> Generator[None]:
+    """Give modules other attributes within a ``with`` block; their own dictionaries are unchanged."""
+    own = [vars(module) for module in modules]
+    try:
+        for module, others in zip(modules, attributes, strict=True):
+            object.__setattr__(module, "__dict__", others)
+        yield
+    finally:
+        for module, others in zip(modules, own, strict=True):
+            object.__setattr__(module, "__dict__", others)
+
+
+@contextlib.contextmanager
+def generators_restored(state: Tensor | None) -> Generator[None]:
+    """Set the CPU generator to a recorded state within a ``with`` block; restore all generators afterwards."""
+    numpy: Any = sys.modules.get("numpy")
+    drawn, python = torch.get_rng_state(), random.getstate()
+    array = numpy.random.get_state() if numpy is not None else None
+    if state is not None:
+        torch.set_rng_state(state)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(drawn)
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(array)
+
+
+def compilation_disabled() -> contextlib.AbstractContextManager[Any]:
+    """Run compiled code eagerly, since modules with other attributes would be recompiled."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return cast("Any", torch.compiler).set_stance("force_eager")
+
+
+class _Muted:
+    """A stream that discards the output of this thread."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write the output of other threads."""
+        return len(text) if threading.get_ident() == self._thread else cast("int", self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def output_muted() -> Generator[None]:
+    """Discard the output of this thread within a ``with`` block, since it was printed before."""
+    with (
+        contextlib.redirect_stdout(cast("Any", _Muted(sys.stdout))),
+        contextlib.redirect_stderr(cast("Any", _Muted(sys.stderr))),
+    ):
+        yield
+
 
 MAX_DEPTH: Final = 4  # nested containers in a model's arguments
 MAX_WIDTH: Final = 64  # arguments in one container
