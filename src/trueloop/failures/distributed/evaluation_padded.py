@@ -138,7 +138,7 @@ FAILURE = Failure(
         BAD,
         {
             "DistributedSampler, Tensor": "DistributedSampler, Subset, Tensor",
-            "held_out = DataLoader(held_out_set": "held_out = DataLoader(Subset(held_out_set, range(rank, len(held_out_set), world_size))",
+            "DataLoader(held_out_set": "DataLoader(Subset(held_out_set, range(rank, len(held_out_set), world_size))",
             ", sampler=DistributedSampler(held_out_set, world_size, rank, False)": "",
         },
     ),
