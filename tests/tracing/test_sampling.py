@@ -1,24 +1,29 @@
 """When a run is watched in full."""
 
+import itertools
 from collections.abc import Iterator
 from itertools import pairwise
+from time import perf_counter
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import BackwardEnded, Event, StepTaken, TracingGap
 from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.sampling import (
+    BURST_INTERVAL,
+    BURST_UPDATES,
     CHECK_INTERVAL,
-    EARLY_UPDATES,
+    EMERGENCY_S,
     INITIAL_UPDATES,
+    LATE_CHECK_INTERVAL,
     MAX_BACKWARDS,
-    MAX_CHECK_INTERVAL,
-    UNBUDGETED_UPDATES,
+    MAX_BATCHES,
+    TOO_SLOW,
+    burst_interval,
 )
 
 
@@ -45,41 +50,83 @@ def seen() -> Iterator[Seen]:
     assert not seen.attachment.stream.problems
 
 
-def test_the_first_updates_are_traced_in_full_then_bursts(seen: Seen):
-    weight = nn.Parameter(torch.ones(1))
+WHOLE = BURST_UPDATES - 1  # the first update of a burst ends a window whose start was not traced
+
+
+def sgd(updates: int, weight: nn.Parameter | None = None) -> None:
+    """Make updates with a new optimizer."""
+    weight = nn.Parameter(torch.ones(1)) if weight is None else weight
     optimizer = torch.optim.SGD([weight], lr=0.01)
-    for update in range(400):
+    for _ in range(updates):
         (weight * weight).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if update == INITIAL_UPDATES - 1:
-            assert seen.count(StepTaken) == INITIAL_UPDATES
-            assert not seen.attachment.stream.full_tracing
-    assert seen.attachment.stream.update == 400
-    assert INITIAL_UPDATES < seen.count(StepTaken) < 400
-    assert seen.count(TracingGap) > 0
 
 
-def test_checks_become_rare_in_a_long_run_of_fast_updates(seen: Seen, monkeypatch: pytest.MonkeyPatch):
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], lr=0.01)
-    stream, looked = seen.attachment.stream, list[int]()
-    stream.periodic_checks.append(lambda: looked.append(stream.update))
+def test_the_first_updates_are_traced_in_full_then_bursts_at_fixed_updates(seen: Seen):
+    traced: list[int] = []
+    stream = seen.attachment.stream
+    seen.attachment.attach(lambda event: traced.append(stream.update) if type(event) is StepTaken else None)
+    sgd(INITIAL_UPDATES + 4 * BURST_INTERVAL)
+    assert traced[:INITIAL_UPDATES] == list(range(INITIAL_UPDATES))
+    late = traced[INITIAL_UPDATES:]
+    bursts = [late[start : start + WHOLE] for start in range(0, len(late), WHOLE)]
+    assert all(after - before == 1 for burst in bursts for before, after in pairwise(burst))
+    assert {after[0] - before[0] for before, after in pairwise(bursts)} == {BURST_INTERVAL}
+    assert len(bursts) == 4
+    assert seen.count(TracingGap) == 4
 
-    def pauses(updates: int) -> set[int]:
-        looked.clear()
-        for _ in range(updates):
-            weight.grad = torch.ones(1)
-            optimizer.step()
-        return {after - before for before, after in pairwise(looked)}
 
-    monkeypatch.setattr(sampling, "CHECK_INTERVAL_S", 1000.0)
-    assert pauses(EARLY_UPDATES) == {CHECK_INTERVAL}
-    assert max(pauses(10 * MAX_CHECK_INTERVAL)) == MAX_CHECK_INTERVAL
-    monkeypatch.setattr(sampling, "CHECK_INTERVAL_S", 0.0)
-    pauses(2 * MAX_CHECK_INTERVAL)
-    assert pauses(2 * MAX_CHECK_INTERVAL) == {CHECK_INTERVAL}
+def test_bursts_become_rarer_with_the_length_of_the_run():
+    assert [burst_interval(update) for update in (0, 4095, 4096, 8191, 8192, 1 << 20)] == [64, 64, 64, 64, 128, 1 << 14]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e3])
+def test_what_is_traced_does_not_depend_on_the_time_it_takes(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, seconds: float
+):
+    start_s, ticks = perf_counter(), itertools.count()
+    monkeypatch.setattr("trueloop.tracing.sampling.perf_counter", lambda: start_s + seconds * next(ticks))
+    sgd(INITIAL_UPDATES + 2 * BURST_INTERVAL)
+    assert seen.count(StepTaken) == INITIAL_UPDATES + 2 * WHOLE
+    assert not seen.attachment.stream.problems
+
+
+def test_a_program_that_tracing_slows_down_too_much_is_traced_less_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    seen = Seen()
+    seen.attachment.stream.overhead_s += 1.0
+    sgd(CHECK_INTERVAL)
+    seen.attachment.stream.overhead_s += 10 * EMERGENCY_S
+    sgd(INITIAL_UPDATES)
+    assert seen.count(StepTaken) <= 2 * CHECK_INTERVAL + 1
+    assert seen.attachment.stream.problems == [TOO_SLOW]
+    seen.attachment.detach(seen.hear)
+
+
+def test_checks_are_frequent_at_first_and_rare_later(seen: Seen):
+    stream, checked = seen.attachment.stream, list[int]()
+    stream.periodic_checks.append(lambda: checked.append(stream.update))
+    sgd(INITIAL_UPDATES)
+    assert {after - before for before, after in pairwise(checked)} == {CHECK_INTERVAL}
+    checked.clear()
+    sgd(10 * LATE_CHECK_INTERVAL)
+    assert {after - before for before, after in pairwise(checked)} <= {CHECK_INTERVAL, LATE_CHECK_INTERVAL}
+    assert len(checked) <= 11
     stream.periodic_checks.clear()
+
+
+def test_a_long_validation_pass_interrupts_full_tracing_until_the_next_update(seen: Seen):
+    sgd(10)
+    validation = DataLoader(TensorDataset(torch.randn(2 * MAX_BATCHES, 2)), 1)
+    for _ in validation:
+        pass
+    assert not seen.attachment.stream.full_tracing
+    before = seen.count(StepTaken)
+    sgd(10)
+    assert seen.attachment.stream.full_tracing
+    assert seen.count(StepTaken) - before >= 8
 
 
 def test_windows_of_many_batches_are_fully_traced(seen: Seen):
@@ -105,43 +152,13 @@ def test_full_tracing_ends_also_without_an_optimizer(seen: Seen):
     assert not seen.attachment.stream.full_tracing
 
 
-def test_changes_of_structure_are_traced_within_the_budget(seen: Seen, monkeypatch: pytest.MonkeyPatch):
-    sampling = seen.attachment.sampling
+def test_changes_of_structure_are_traced(seen: Seen):
     weight = nn.Parameter(torch.ones(1))
-
-    def train(updates: int) -> int:
-        before = seen.count(StepTaken)
-        optimizer = torch.optim.SGD([weight], lr=0.01)
-        for _ in range(updates):
-            (weight * weight).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return seen.count(StepTaken) - before
-
-    assert train(INITIAL_UPDATES + 10) == INITIAL_UPDATES
-    assert train(4) == 4, "a new optimizer is a change of structure"
-    while sampling.updates_traced < UNBUDGETED_UPDATES:
-        train(20)
-    monkeypatch.setattr("trueloop.tracing.sampling.UNBUDGETED_S", 0.0)
-    monkeypatch.setattr("trueloop.tracing.sampling.OVERHEAD_SHARE", 0.0)
-    assert train(1) <= 1
-    assert train(20) == 0, "nothing more can be afforded"
-
-
-def test_sampled_tracing_does_not_use_the_budget_of_bursts(seen: Seen):
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], lr=0.01)
-    stream, sampling = seen.attachment.stream, seen.attachment.sampling
-
-    def train(updates: int) -> None:
-        for _ in range(updates):
-            (weight * weight).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    while sampling.updates_traced < UNBUDGETED_UPDATES or stream.full_tracing:
-        train(1)
-    watched = sampling.updates_traced
-    stream.overhead_s += 1e6  # of thousands of epochs that began and ended, each of which is told
-    train(200)
-    assert sampling.updates_traced > watched
+    sgd(INITIAL_UPDATES + 20, weight)
+    before = seen.count(StepTaken)
+    sgd(4, weight)
+    assert seen.count(StepTaken) - before == 4, "a new optimizer is a change of structure"
+    before = seen.count(StepTaken)
+    for _ in range(400):
+        sgd(1, weight)
+    assert seen.count(StepTaken) - before < 250, "a change in every update is not traced every time"
