@@ -6,7 +6,6 @@ import pytest
 
 from trueloop.tracing.evaluation_passes import MAX_CALLS, EvaluationPassTracker, HeldOutTracker
 from trueloop.tracing.events import (
-    NO_REFS,
     BackwardEnded,
     BackwardStarted,
     LoaderExhausted,
@@ -114,7 +113,7 @@ def test_no_object_of_the_program_is_kept():
 
 
 def test_no_parameters_at_first():
-    assert EvaluationPassTracker()._stepped_parameters is NO_REFS
+    assert not EvaluationPassTracker()._stepped_parameters
 
 
 def left(*parts):

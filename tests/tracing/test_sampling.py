@@ -33,10 +33,14 @@ class Seen:
     def __init__(self) -> None:
         self.attachment = Attachment(all_hooks)
         self.kinds: list[type[Event]] = []
+        self.steps: list[int] = []
+        """Number of updates before each traced step."""
         self.attachment.attach(self.hear)
 
     def hear(self, event: Event) -> None:
         self.kinds.append(type(event))
+        if isinstance(event, StepTaken):
+            self.steps.append(event.update)
 
     def count(self, kind: type[Event]) -> int:
         return self.kinds.count(kind)
@@ -64,9 +68,7 @@ def sgd(updates: int, weight: nn.Parameter | None = None) -> None:
 
 
 def test_the_first_updates_are_traced_in_full_then_bursts_at_fixed_updates(seen: Seen):
-    traced: list[int] = []
-    stream = seen.attachment.stream
-    seen.attachment.attach(lambda event: traced.append(stream.update) if type(event) is StepTaken else None)
+    traced = seen.steps
     sgd(INITIAL_UPDATES + 4 * BURST_INTERVAL)
     assert traced[:INITIAL_UPDATES] == list(range(INITIAL_UPDATES))
     late = traced[INITIAL_UPDATES:]

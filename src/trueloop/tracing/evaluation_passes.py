@@ -75,10 +75,10 @@ class EvaluationPassTracker:
         self._has_new_pass = False
         """A pass was started since the latest backward or step."""
         self._ended: list[EvaluationPass] = []
-        self._stepped_parameters: Refs = NO_REFS
+        self._stepped_parameters: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
         """Parameters of the latest step."""
-        self._training_loaders: set[Ref] = set()
+        self._training_loaders: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Loaders of batches that were trained on."""
         self._left_early: list[EvaluationPass] = []
 
@@ -103,7 +103,7 @@ class EvaluationPassTracker:
         elif kind is StepTaken:
             if event.parameters is not self._latest:
                 self._latest = event.parameters
-                self._stepped_parameters |= event.parameters
+                self._stepped_parameters.update(event.parameters)
             return self._on_training()
         elif kind is BackwardStarted:
             if event.loader is not None:
@@ -141,7 +141,7 @@ class EvaluationPassTracker:
             current.left_early = False
         if current is None or current.trained or event.recomputed or len(current.calls) >= MAX_CALLS:
             return
-        if not event.parameters.isdisjoint(self._stepped_parameters):
+        if any(parameter in self._stepped_parameters for parameter in event.parameters):
             current.calls.append(event)
             for ended in self._ended:
                 if ended.loader is event.loader and not ended.calls[0].parameters.isdisjoint(event.parameters):

@@ -52,7 +52,7 @@ class Detector(BaseDetector):
     subscribes_to = (StepTaken, StateDictCreated, StateDictUsed)
 
     def __init__(self) -> None:
-        self._stepped: Refs = NO_REFS
+        self._stepped: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
         """States captured after an optimizer had stepped the model."""
@@ -62,7 +62,7 @@ class Detector(BaseDetector):
         if isinstance(event, StepTaken):
             if event.parameters is not self._latest:
                 self._latest = event.parameters
-                self._stepped |= event.parameters
+                self._stepped.update(event.parameters)
         elif isinstance(event, StateDictCreated):
             if event.parameter in self._stepped:
                 self._trained.add(event.state)

@@ -47,7 +47,7 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._with_gradient: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
-        self._since: dict[Ref, Refs] = {}
+        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
         """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
 
     def observe(self, event: BackwardEnded | StepTaken | TracingGap) -> Evidence | None:

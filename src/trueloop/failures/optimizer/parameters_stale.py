@@ -80,7 +80,7 @@ class Detector(BaseDetector):
         """Parameters of the model called last."""
         self._steps = WeakIdDict[Ref, list[int]]()
         """Updates made before the two latest steps of each optimizer."""
-        self._since: dict[Ref, Refs] = {}
+        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
         """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()

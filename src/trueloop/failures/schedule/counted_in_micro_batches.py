@@ -77,7 +77,7 @@ class Detector(BaseDetector):
         self._loader: Ref | None = None
         """The loader of the batch at the latest step."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._since: dict[Ref, int] = {}
+        self._since: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """Optimizer -> backwards before its latest step; emptied by every gap."""
 
     def observe(self, event: LoaderStarted | SchedulerStepped | StepTaken | TracingGap) -> Evidence | None:

@@ -49,7 +49,8 @@ class Detector(BaseDetector):
     subscribes_to = (SchedulerStepped,)
 
     def __init__(self) -> None:
-        self._first: weakref.WeakKeyDictionary[Ref, SchedulerStepped] = weakref.WeakKeyDictionary()
+        self._first: weakref.WeakKeyDictionary[Ref, tuple[int, int, tuple[float, ...]]] = weakref.WeakKeyDictionary()
+        """Epoch, optimizer steps and learning rates at the first step; not the event, which holds its scheduler."""
         self._steps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._ends = False
@@ -59,18 +60,19 @@ class Detector(BaseDetector):
         scheduler = event.scheduler
         if scheduler in self._reported:
             return None
-        first = self._first.setdefault(scheduler, event)
+        first = (event.last_epoch, event.optimizer_steps, event.rates_before)
+        first_epoch, first_steps, first_rates = self._first.setdefault(scheduler, first)
         steps_before = self._steps.get(scheduler, event.optimizer_steps)
         self._steps[scheduler] = event.optimizer_steps
         self._ends |= event.kind in ENDING and event.planned_steps is not None
-        updates = event.optimizer_steps - first.optimizer_steps
-        if event.optimizer_steps == steps_before or _counts_micro_batches(event.last_epoch - first.last_epoch, updates):
+        updates, epochs = event.optimizer_steps - first_steps, event.last_epoch - first_epoch
+        if event.optimizer_steps == steps_before or _counts_micro_batches(epochs, updates):
             return None
-        message = _describe_below_zero(first, event) or _describe_beyond_end(event)
+        message = _describe_below_zero(first_rates, event) or _describe_beyond_end(event)
         if not message:
             return None
         self._reported.add(scheduler)
-        often = " It is stepped once per update." if updates == event.last_epoch - first.last_epoch > 2 else ""
+        often = " It is stepped once per update." if updates == epochs > 2 else ""
         return Evidence(message=f"{event.kind} {message}.{often}", location=event.location)
 
     def inconclusive(self) -> str:
@@ -78,9 +80,9 @@ class Detector(BaseDetector):
         return "" if self._ends else "no schedule that ends was seen"
 
 
-def _describe_below_zero(first: SchedulerStepped, event: SchedulerStepped) -> str:
+def _describe_below_zero(first_rates: tuple[float, ...], event: SchedulerStepped) -> str:
     """Describe updates at a rate below zero that was above zero before; "" if there were none."""
-    below = [rate for rate, once in zip(event.rates_before, first.rates_before, strict=False) if rate < 0 < once]
+    below = [rate for rate, once in zip(event.rates_before, first_rates, strict=False) if rate < 0 < once]
     return f"has made the learning rate negative: updates at {min(below):.3g} increase the loss" if below else ""
 
 

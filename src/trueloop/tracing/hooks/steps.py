@@ -90,8 +90,8 @@ class Steps:
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._owners: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
-        """Parameter -> the optimizer that stepped it last."""
+        self._owners: weakref.WeakKeyDictionary[Ref, weakref.ref[Ref]] = weakref.WeakKeyDictionary()
+        """Parameter -> the optimizer that stepped it last; weak, as detectors keep the parameters of an optimizer."""
         self._latest_owned: tuple[Ref, Refs] | None = None
         """The optimizer that stepped last and its parameters, which are recorded as its own."""
         self._latest: Callable[[], Optimizer | None] = _no_optimizer
@@ -148,7 +148,7 @@ class Steps:
         self._program.optimizers_seen += 1
         holds = parameters_of(optimizer)
         ref = registry.ref(optimizer)
-        owners = (self._owners.get(registry.parameter_ref(parameter)) for parameter in holds)
+        owners = (self._owners.get(registry.parameter_ref(parameter), _no_optimizer)() for parameter in holds)
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
             OptimizerCreated(
@@ -327,8 +327,9 @@ class Steps:
             )
         if self._latest_owned != (ref, parameters):
             self._latest_owned = ref, parameters
+            owner = weakref.ref(ref)
             for parameter in parameters:
-                self._owners[parameter] = ref
+                self._owners[parameter] = owner
         self._windows.on_step(state, holds, parameters, before.location)
 
 
