@@ -33,15 +33,76 @@ SLOW = {
     "runs/tracking/test_mlflow_sink.py": "needs databases",
     "lab/teaching/production/test_program.py": "trains every variant of a generated program",
     "test_examples.py": "trains all examples and their broken copies",
+    "test_site.py": "drives a real browser",
+    "lab/test_workers.py": "starts and kills worker processes",
+    "lab/arena/test_judge_client.py": "judges runs in processes of their own",
+    "training/compiled/test_compiled_loop.py": "compiles with Inductor",
+} | {
+    f"{file}::test_{name}": why
+    for why, tests in {
+        "starts several processes": {
+            "cli/test_torchrun.py": (
+                "two_machines_meet",
+                "the_first_error_is_shown",
+                "a_setting_that_cannot_work",
+                "a_killed_process_brings",
+                "a_process_that_is_always_killed",
+                "a_signal_reaches_them",
+            ),
+            "failures/distributed/test_batches_repeated.py": ("an_untraced_rank",),
+            "failures/distributed/test_ranks_diverged.py": ("an_untraced_rank", "run_"),
+            "runs/tracking/test_sync_process.py": (
+                "ctrl_c_reaches",
+                "a_terminated_process",
+                "the_process_syncs",
+                "the_process_never",
+                "runs_sync_repairs",
+            ),
+        },
+        "kills and resumes many runs": {
+            "app/training/test_trainer.py": ("a_shuffling_loader_resumes",),
+            "app/training/test_data_feed.py": ("shards_killed", "data_that_knows"),
+            "training/test_fit.py": ("resuming_is_going_on",),
+            "training/checkpoint/test_checkpoints.py": ("sigkill_at", "a_crash_at_every"),
+            "runs/tracking/test_sync_client.py": (
+                "a_run_is_in_the_store",
+                "points_are",
+                "a_failed_run",
+                "postgres_killed",
+                "a_slow_sync",
+                "a_forked_child",
+                "a_resumed_run",
+                "the_store_changes",
+            ),
+        },
+        "trains until a claim can be judged": {
+            "lab/teaching/test_scenarios.py": ("the_claim_is_held",),
+            "cli/test_train.py": ("digits_reaches",),
+            "failures/environment/test_starved.py": ("run_",),
+        },
+        "counts tens of thousands of draws": {"data/test_order.py": ("every_permutation", "positions_and_adjacent")},
+        "parses the flags of every setting": {"app/training/test_recipe_settings.py": ("formatted_flags",)},
+    }.items()
+    for file, names in tests.items()
+    for name in names
 }
-"""Files and folders below tests/ whose tests all run in `make test-all` only, and why."""
-QUICK = ("browser/test_app.py", "distributed/test_collectives.py")
+"""Files, folders and tests below tests/ that run in `make test-all` only, and why."""
+QUICK = (
+    "browser/test_app.py::test_what_the_modules_do",
+    "browser/test_app.py::test_every_page_is",
+    "browser/test_app.py::test_a_page_is_reached_by_keyboard",
+    "browser/test_app.py::test_an_address_that_is_none",
+    "distributed/test_collectives.py",
+    "app/training/test_trainer.py::test_a_shuffling_loader_resumes_in_the_same_order[21-2-True]",
+)
 """Of those, what `make test` runs nevertheless."""
 
 
 def _slow_reason(item: pytest.Item) -> str | None:
-    path = item.path.relative_to(Path(__file__).parent).as_posix()
-    return None if path in QUICK else next((why for start, why in SLOW.items() if path.startswith(start)), None)
+    path = item.path.relative_to(Path(__file__).parent).as_posix() + "::" + item.name
+    if path.startswith(QUICK):
+        return None
+    return next((why for start, why in SLOW.items() if path.startswith(start)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -213,7 +213,7 @@ def test_models_that_come_and_go(whole: Callable[[], Watch]):
     torch.manual_seed(0)
     with whole() as watch:
         update = trials()
-        for _ in range(400):  # the layers of 256 models are listed one by one, the lines of 64 optimizers are remembered
+        for _ in range(700):  # the layers of 256 models and the lines of 64 optimizers are remembered
             update()
         more = grown(watch, update, 150)
     assert sum(more.values()) < 100, more
