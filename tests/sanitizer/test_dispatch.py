@@ -39,7 +39,7 @@ def failure(
 ) -> WatchedFailure:
     wanted, rousing = moments, rouses
 
-    class Detector(failures.Detector):
+    class Detector(failures.BaseDetector):
         subscribes_to = wanted
         activated_by = rousing
 

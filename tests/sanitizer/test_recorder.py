@@ -23,6 +23,7 @@ from trueloop.tracing.events import (
     ModelCalled,
     ModeSet,
     Ref,
+    Refs,
     StepTaken,
     TracingGap,
 )
@@ -32,11 +33,11 @@ NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", 
 
 def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
     """Make an event; what does not matter here is nothing, zero or empty."""
-    neutral = {"Refs": NO_REFS, "bool": False, "int": 0, "float": 0.0, "str": ""}
+    neutral: dict[Any, Any] = {Refs: NO_REFS, bool: False, int: 0, float: 0.0, str: ""}
     for field in dataclasses.fields(kind):
         empty = () if str(field.type).startswith("tuple[") else None
         if field.default is dataclasses.MISSING:
-            fields.setdefault(field.name, neutral.get(str(field.type), empty))
+            fields.setdefault(field.name, neutral.get(field.type, empty))
     return kind(**fields | {"update": update, "backward_count": update, "time_s": time_s})
 
 
@@ -268,4 +269,4 @@ def _started(update: int, now: float, epoch: int) -> LoaderStarted:
 
 
 def _exhausted(update: int, now: float, epoch: int) -> LoaderExhausted:
-    return made(LoaderExhausted, update, now, loader=LOADER, epoch=epoch, batches=1000, batches_with_backward=1000)
+    return made(LoaderExhausted, update, now, loader=LOADER, epoch=epoch, batches=1000, backwards=1000)

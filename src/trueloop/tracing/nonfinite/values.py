@@ -1,4 +1,4 @@
-"""Checks tensors on the CPU for non-finite values, and summarises them in words."""
+"""Finds tensors with non-finite values on the CPU, and summarises the values of a tensor in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
@@ -28,7 +28,7 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def has_nan_or_positive_inf(tensor: Tensor) -> bool:
-    """Return True for NaN or +inf; -inf alone is a mask."""
+    """Return True if some value is NaN or +inf; -inf alone is a mask."""
     return tensor.dtype in FLOATS and bool((tensor.isnan() | (tensor == torch.inf)).any())
 
 
