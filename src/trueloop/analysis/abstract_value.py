@@ -73,7 +73,7 @@ class AbstractValue:
     facts: Set[str] = frozenset()
     """Properties of the value: `MAYBE_NONE` and the constants defined after it."""
     loops: tuple[Any, ...] | None = None
-    """Syntax nodes of the loops around the creation of a sequence, instance or module, one for each iteration; None if
+    """Syntax nodes of the loops that create a sequence, instance or module, another one in each iteration; None if
     unknown."""
     scope: Any = None
     """The scope in which a function was defined, or the class of an instance."""

@@ -90,7 +90,7 @@ class Watch:
         recorder = Recorder(self._add_value)
         self._recorder: Recorder | None = recorder
         self._record_handlers = recorder.handlers
-        self._periodic_check = self._attachment.stream.isolated("the newest numbers", self._update_observer)
+        self._periodic_check = self._attachment.stream.isolated("the latest numbers", self._update_observer)
         self._errors, self._recent = errors or {}, RecentCalls()
         self._recent_handlers = self._recent.handlers
         self._pending: list[Event] = []

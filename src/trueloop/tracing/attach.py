@@ -17,7 +17,7 @@ from trueloop.tracing.stream import EventStream, Listener
 
 
 class Hook(Protocol):
-    """Traces one part of PyTorch, by replacing functions or by PyTorch's own hooks."""
+    """Traces one part of PyTorch, by replaced functions or PyTorch's own hooks."""
 
     emits: ClassVar[tuple[type[Event], ...]]
     """Events that are missing or incomplete if the hook cannot be installed."""
@@ -55,7 +55,7 @@ class Attachment:
         self.stream.after_update = self.sampling.after_update
 
     def attach(self, listener: Listener) -> None:
-        """Deliver all events to one more listener; the first one installs the hooks."""
+        """Deliver all events to another listener; the first listener installs the hooks."""
         with self.stream.lock:
             if self._process != os.getpid():
                 self._after_fork_in_child()
@@ -70,7 +70,7 @@ class Attachment:
                 raise
 
     def detach(self, listener: Listener) -> None:
-        """Stop delivering events to a listener; the last one removes all hooks."""
+        """Stop delivering events to a listener; the last listener removes all hooks."""
         with self.stream.lock:
             if listener not in self._listeners:  # attached in the parent, before this process was forked
                 return

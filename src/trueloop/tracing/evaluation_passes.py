@@ -60,7 +60,7 @@ class EvaluationPassesEnded(Event):
 
 
 class EvaluationPassTracker:
-    """Finds passes in which a trained model is called from a loader's start to its end, without a backward or a step.
+    """Finds passes in which a trained model is called from a loader's start to its end, without training.
 
     Later passes show what a pass is for, so all passes between two updates are returned together, when the later
     update starts or the run ends.

@@ -44,7 +44,7 @@ class Event:
     """The base class of events. Events are not frozen, which would cost 3 us each, but never change once emitted."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """The fields that hold the program's own objects during dispatch, and None afterwards."""
+    """Fields that contain the program's own objects while the event is dispatched, and None afterwards."""
     update: int = 0
     """Number of updates before the event. `EventStream.emit` sets this field and the next three."""
     backward_count: int = 0
@@ -935,7 +935,7 @@ class ReplicaStepped(Event):
 
     wrapper: Ref
     parameters: Refs
-    """Synchronised parameters that the optimizer holds and that had a gradient."""
+    """Synchronised parameters of the optimizer that had a gradient."""
     forwards: int
     """Number of calls of the wrapper with gradients enabled since the previous step."""
     collectives: int | None

@@ -65,8 +65,8 @@ def find_ineffective_freezes(model: nn.Module) -> list[UnreadAttribute]:
 
     An attribute that the module's own class uses, or that other code may read, may have a purpose and is left out.
 
-    Cost: 1 us for each module and each parameter. If one has such an attribute, its class is parsed, and if the class
-    does not use the attribute, the whole program, once.
+    Cost: 1 us for each module and parameter. If one has such an attribute, its class is parsed, and if the class does
+    not use the attribute, the source code of the program is parsed too, once.
     """
     found: dict[tuple[str, bool, bool], UnreadAttribute] = {}
     reported: list[str] = []

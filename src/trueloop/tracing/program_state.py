@@ -96,7 +96,7 @@ class ProgramState:
     """Called outermost module with parameters -> `thread_number` of its latest call, and the number of updates before
     that call."""
     structure_changes: int = 0
-    """Number of times that a model was new, or had other parameters than before."""
+    """Number of times that a called model was new, or had other parameters than at its previous call."""
     optimizers: WeakIdDict[Optimizer, OptimizerState] = field(default_factory=WeakIdDict[Optimizer, OptimizerState])
     """Optimizers that were created or have stepped while tracing was active."""
     optimizers_seen: int = 0
@@ -128,11 +128,11 @@ class ProgramState:
     functional_dropout_active: bool = False
     """Whether the latest call of an outermost module applied functional dropout because of train mode."""
     backward_depth: int = 0
-    """Depth of backward; recomputation and reentrant checkpoints run inside."""
+    """1 during a backward pass, otherwise 0. Recomputation and reentrant checkpoints run within the pass."""
     step_depth: int = 0
-    """Depth of optimizer steps; a closure's forward and backward run inside."""
+    """Number of nested optimizer steps that are running; the forward and backward of a closure run within a step."""
     record_losses: bool = True
-    """The next backward reads its losses, so the lines that compute them are recorded."""
+    """Whether the lines of losses are recorded, since the next backward pass reads its losses."""
     scaler: weakref.ref[Any] | None = None
     """The enabled GradScaler that scaled the latest loss."""
     stepping_scaler: weakref.ref[Any] | None = None
@@ -149,7 +149,7 @@ class ProgramState:
             os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def is_training_thread(self) -> bool:
-        """Return True on the training thread; if there is none, or it has ended, this thread becomes it."""
+        """Return True on the training thread; without a running training thread, this one becomes it."""
         ident = threading.get_ident()
         if self.training_thread is None:
             with self._lock:

@@ -50,7 +50,7 @@ class DatasetPart(NamedTuple):
 
 
 def dataset_parts(loader: Any) -> list[DatasetPart] | None:
-    """Return the samples that a loader can return; None if its sampler or dataset does not show them."""
+    """Return the samples that a loader can return; None if they cannot be read from its sampler and dataset."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         if type(loader.batch_sampler) is not BatchSampler:
@@ -221,7 +221,7 @@ class LoaderComparison:
             ))  # fmt: skip
 
     def _find_remainder(self, earlier: list[DatasetPart], later: list[DatasetPart]) -> Ref | None:
-        """Find a Subset of exactly the samples of the larger loader that the smaller one, a part of it, lacks."""
+        """Return a Subset of exactly the samples that only the larger loader has, if the smaller is a part of it."""
         small, large = sorted((earlier, later), key=lambda parts: sum(part.size for part in parts))
         if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
             return None
@@ -260,7 +260,7 @@ class LoaderComparison:
 
 
 def _groups(bases: list[int]) -> Iterator[set[int]]:
-    """Yield groups of datasets that may be parts of one: the latest, the latest with each other, the latest few."""
+    """Yield groups of datasets that may be parts of the same data: the latest alone, with each other, with several."""
     if bases:
         yield {bases[-1]}
         yield from ({base, bases[-1]} for base in bases[:-1])

@@ -17,7 +17,7 @@ def saved_tensor(node: Any, name: str) -> Tensor | None:
     try:
         raw = getattr(node, f"_raw_saved_{name}")
         return raw.data if raw.unpack_hook is None else None
-    except (AttributeError, RuntimeError):  # another version of PyTorch; freed by an earlier backward
+    except (AttributeError, RuntimeError):  # another version of PyTorch; freed by an earlier backward pass
         return None
 
 
@@ -31,7 +31,7 @@ def unreadable_reason(node: Any, *names: str) -> str:
     for name in names:
         try:
             raw = getattr(node, f"_raw_saved_{name}", None)
-        except RuntimeError:  # freed by an earlier backward
+        except RuntimeError:  # freed by an earlier backward pass
             return ""
         if raw is not None:
             if not hasattr(raw, "unpack_hook") or not hasattr(type(raw), "data"):

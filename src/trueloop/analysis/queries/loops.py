@@ -15,7 +15,7 @@ def is_statement(node: Any) -> bool:
 
 
 def is_inside(inner: Any, outer: Any) -> bool:
-    """Return True if a syntax node is part of another one, or that node itself."""
+    """Return True if a syntax node is the same as another one, or a part of it."""
     return any(each is inner for each in ast.walk(outer))
 
 

@@ -40,7 +40,7 @@ def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
 
 
 def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) -> int | None:
-    """Return how often a unit is a factor of a computed number: 1 = multiplied by it once, -1 = divided by it once.
+    """Return how often a unit is a factor of a computed number: 1 = once a factor, -1 = once a divisor.
 
     Args:
         number: a computed value.

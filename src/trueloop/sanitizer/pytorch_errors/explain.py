@@ -185,9 +185,9 @@ def _inplace_operations(users: Sequence[Frame], models: Sequence[nn.Module]) -> 
         if code is None or code in running or not is_user_code(code):
             continue
         for location, target in inplace_changes(code):
-            is_attribute = isinstance(target, ast.Attribute)
-            if not is_attribute or isinstance(stored_attribute(module, target.attr), Tensor):  # no counter
-                yield location
+            if isinstance(target, ast.Attribute) and not isinstance(stored_attribute(module, target.attr), Tensor):
+                continue  # a counter
+            yield location
 
 
 def _inplace_modules(models: Sequence[nn.Module]) -> Iterator[str]:

@@ -61,14 +61,14 @@ class Backward:
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._start = stream.isolated("backwards", self._on_start)
-        self._finish = stream.isolated("backwards", self._on_end)
+        self._start = stream.isolated("backward passes", self._on_start)
+        self._finish = stream.isolated("backward passes", self._on_end)
         self._check_finite = stream.isolated("non-finite losses", self._check_root)
         self._next_report = 0
         self._locate_nonfinite = stream.isolated("batches with a non-finite loss", locate_nonfinite)
         self._check_leftover = stream.isolated("incomplete windows", check_at_backward)
         self._losses_of_line: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
-        """Line and last operation of a root -> how often its losses were read in this full tracing, and the losses."""
+        """Line and last operation of a root -> how often its losses were read since tracing in full, and these."""
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up at each call."""

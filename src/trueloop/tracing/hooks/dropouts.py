@@ -59,10 +59,10 @@ class Dropouts:
         """Position of a call without a flag -> batch number and input of its latest execution."""
         self._trace_call = stream.isolated("functional dropout", self._on_call)
         self.on_new_model: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._check_source)
-        """Called with each model at its first call."""
+        """Function to be called with each model at the model's first call."""
 
     def install_always(self, patches: Patches) -> None:
-        """Forget earlier watches; functions are replaced when a model needs it."""
+        """Forget earlier watches; the functions are replaced when a called model uses them."""
         self._patches = patches
         self._checked_models.clear()
         self._irrelevant_files.clear()
@@ -153,7 +153,7 @@ def _classify_call(frame: FrameType) -> str:
 
 
 def _kind(call: ast.Call, space: dict[str, Any]) -> str:
-    """Return the called function's name if the flag is not passed, `BY_MODE` if it is a module's mode, else ""."""
+    """Return the function's name if a call does not pass the flag, `BY_MODE` if it passes a module's mode, else ""."""
     function = resolve_global(call.func, space)
     if not any(function is each for each in FUNCTIONS):
         return ""

@@ -54,7 +54,7 @@ _WORKER_AWARE: Final = frozenset({"get_worker_info", "manual_seed", "seed", "set
 
 
 def find_generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
-    """Yield each generator that a dataset, or a transform in it, owns and uses for every sample.
+    """Yield each random generator of a dataset, or of its transforms, that is used for every sample.
 
     Code that calls ``get_worker_info``, seeds, or creates its generator again is left out: it distinguishes its workers
     or samples itself.
@@ -88,7 +88,7 @@ def _is_generator(value: Any) -> bool:
 
 
 def _reachable_code(kind: type, entry: str) -> Iterator[CodeType]:
-    """Yield the code of a method and of the methods of the same class that it refers to."""
+    """Yield the code of a method, and of the methods of the class to which this code refers."""
     pending, seen = [entry], {entry}
     while pending:
         function = getattr(kind, pending.pop(), None)
@@ -140,7 +140,7 @@ ITERATOR_KEY: Final = "_trueloop_pass"  # attribute that is set on PyTorch's ite
 
 @dataclass(slots=True, kw_only=True)
 class _Loader:
-    """Properties of a loader at its first start; PyTorch does not allow changing them later."""
+    """Properties of a loader at its first start, which PyTorch does not allow to be changed later."""
 
     ref: Ref
     dataset: Ref | None
@@ -303,12 +303,8 @@ class Loaders:
 
     def _make_late_pass(self, iterator: Any) -> LoaderPass:
         """Create the pass of an iterator that was created before the watch."""
-        current = LoaderPass(
-            loader=self._stream.registry.ref(iterator),
-            dataset=None,
-            epoch=0,
-            backward_count_at_start=self._stream.backward_count,
-        )
+        ref, start = self._stream.registry.ref(iterator), self._stream.backward_count
+        current = LoaderPass(loader=ref, dataset=None, epoch=0, backward_count_at_start=start)
         setattr(iterator, ITERATOR_KEY, current)
         return current
 
@@ -332,17 +328,10 @@ class Loaders:
         stream.request_full_tracing()
         ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
         current = LoaderPass(
-            loader=ref,
-            dataset=known.dataset,
-            epoch=epoch,
-            backward_count_at_start=stream.backward_count,
-            sampler=sampler,
-            shuffles=shuffles,
-            workers=loader.num_workers,
-            made_at=known.made_at,
-            location=user_location(),
-            distributed=distributed_sampler(loader) if known.distributed else None,
-        )
+            loader=ref, dataset=known.dataset, epoch=epoch, backward_count_at_start=stream.backward_count,
+            sampler=sampler, shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at,
+            location=user_location(), distributed=distributed_sampler(loader) if known.distributed else None,
+        )  # fmt: skip
         if shuffles is not None and not known.is_iterable:
             current.length = _length(known, loader)
             if shuffles:
@@ -494,7 +483,7 @@ class Loaders:
 
 
 def _length(known: _Loader, loader: Any) -> int:
-    """Return the number of batches; PyTorch computes it, slowly, again if the number of samples has changed."""
+    """Return the number of batches, which is slow to compute, so only again if the number of samples has changed."""
     samples = len((loader if loader.batch_sampler is None else loader.batch_sampler).sampler)
     if known.length[0] != samples:
         known.length = samples, len(loader)

@@ -296,7 +296,7 @@ class ModuleCalls:
             _watch_backward(graphs, known)
 
     def _check_settings(self, model: nn.Module, known: _ModelState, modes: ModuleModes) -> None:
-        """Check layer settings once, and freezing for each new optimizer, or again if it was ineffective."""
+        """Check layer settings once, and freezing after each new optimizer, or as long as it has no effect."""
         stream, registry = self._stream, self._stream.registry
         if not known.settings_checked and modes.batchnorm:
             known.settings_checked = True
@@ -374,7 +374,7 @@ class ModuleCalls:
 
 
 def _watch_backward(graphs: list[Any], model: _ModelState) -> None:
-    """Hook the last nodes of a graph, to record that it is run backward."""
+    """Hook the last nodes of a graph, to record that the graph is run backward."""
 
     def mark_used(gradients: Any) -> None:
         model.graph_used = True

@@ -203,7 +203,7 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
 
 @functools.singledispatch
 def planned_steps(scheduler: object) -> int | None:
-    """Return the number of steps that a schedule is made for; None if it has no end, or an unknown one."""
+    """Return the number of steps until the end of a schedule; None if there is no end, or if it is unknown."""
     return None
 
 

@@ -299,7 +299,7 @@ def _key_match(state: Any, result: Any) -> StateDictMatch | None:
 
 
 def _similar_key(name: str, others: list[str]) -> str:
-    """Return the first of the other names that ends with this name or is an end of it, or else the first of all."""
+    """Return the first other name that has the same end as a name; the first of all if there is none."""
     return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
 
 

@@ -91,7 +91,7 @@ class Steps:
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
         self._owners: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
-        """Parameter -> the latest optimizer that stepped it."""
+        """Parameter -> the optimizer that stepped it last."""
         self._latest_owned: tuple[Ref, Refs] | None = None
         """The latest optimizer, and its parameters as recorded in ``_owners``."""
         self._latest: Callable[[], Optimizer | None] = _no_optimizer
@@ -220,7 +220,7 @@ class Steps:
         return True
 
     def _switch_optimizer(self, optimizer: Optimizer) -> bool:
-        """Make an optimizer the latest one; return False on another thread than the training thread."""
+        """Record an optimizer as the latest; return False on another thread than the training thread."""
         if self._is_other_thread():
             return False
         self._latest = weakref.ref(optimizer)
@@ -381,7 +381,7 @@ def _has_changed(parameter: Tensor, values: Tensor) -> bool:
 
 
 def _stateful(optimizer: Optimizer) -> bool:
-    """Return True if an optimizer has state that a new one would not have."""
+    """Return True if an optimizer has state that a new optimizer would lack."""
     if type(optimizer).__name__ not in _PLAIN:
         return True
     return any(group.get("momentum") for group in optimizer.param_groups)

@@ -114,7 +114,7 @@ def _readable(values: Tensor) -> bool:
 
 
 def _symmetric_weights(weights: list[Tensor], *, check_gradients: bool = False) -> list[Tensor]:
-    """Return the weights with equal rows whose following weight has equal columns, one or more for each of these rows.
+    """Return the weights with equal rows for which another weight has equal blocks of columns, one for each row.
 
     Args:
         weights: weights of two or more dimensions, inputs on the second, with equally many columns for each unit.

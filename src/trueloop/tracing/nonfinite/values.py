@@ -36,7 +36,7 @@ def describe_values(tensor: Tensor) -> str:
     """Return a summary of a tensor's values: "min -3.1, max 0, 12 of 384 zero"."""
     values = tensor.detach().flatten()
     finite = values[values.isfinite()]
-    words = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []
+    parts = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []
     for count, what in ((int((values == 0).sum()), "zero"), (len(values) - len(finite), "not finite")):
-        words += [f"{count} of {len(values)} {what}"] if count else []
-    return ", ".join(words) or "no value"
+        parts += [f"{count} of {len(values)} {what}"] if count else []
+    return ", ".join(parts) or "no value"

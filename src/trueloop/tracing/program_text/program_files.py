@@ -31,7 +31,7 @@ _BUILT_IN: Final = frozenset(("__import__", "exec", "eval"))
 
 
 def program_stack() -> list[FrameType]:
-    """Return the program's frames, outermost first, without those of PyTorch and of what started the program."""
+    """Return the program's frames, outermost first, without those of PyTorch and of code that started the program."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     found: list[FrameType] = []
     while frame is not None:

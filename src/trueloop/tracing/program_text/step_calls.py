@@ -65,7 +65,7 @@ class OptimizerUses(NamedTuple):
 
 
 def find_assigned_target(tree: ast.Module, line: int, kind: str) -> ast.expr | None:
-    """Return the name or attribute that a new optimizer is assigned to; None if it is not exactly one.
+    """Return the name or attribute to which a new optimizer is assigned; None unless there is exactly one.
 
     Args:
         tree: syntax tree of the file.
@@ -183,7 +183,7 @@ def _uses_norm(tree: ast.Module, parent: Any, node: ast.AST) -> bool:
 
 
 def _reads(scope: ast.AST, name: str) -> bool:
-    """Return True if a function or module reads its variable, also in inner functions without one of that name."""
+    """Return True if a function or module reads a variable, also in inner functions that do not assign this name."""
     for each in _children(scope):
         if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load):
             return True
@@ -254,7 +254,7 @@ def _is_scheduler(function: ast.expr, nodes: list[ast.AST]) -> bool:
 
 
 def _is_dynamic_access(node: ast.AST, alias: _Alias) -> bool:
-    """Return True if a node may access the alias by a string with its name."""
+    """Return True if a node may access an alias by a string that contains the alias's name."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=args) if name in _DYNAMIC_ACCESS or (name == "vars" and not args):
             return bool(alias.file)

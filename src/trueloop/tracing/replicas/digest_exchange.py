@@ -118,10 +118,7 @@ class DigestStore:
 
     def _exchange(self, message: RankDigest, store: Any) -> bool:
         if not message.is_sent:
-            store.set(
-                message.key(message.rank),
-                _encode(message.round_key, message.digest.numbers.tolist()),
-            )
+            store.set(message.key(message.rank), _encode(message.round_key, message.digest.numbers.tolist()))
             message.is_sent = True
         if message.other_rank is None:
             return False

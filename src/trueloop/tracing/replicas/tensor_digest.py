@@ -28,7 +28,7 @@ class TensorDigest(NamedTuple):
 
 
 def is_comparable(parameter: Tensor) -> bool:
-    """Return True for a dense parameter that this process holds in full, not as a shard."""
+    """Return True for a dense parameter that is complete in this process, not a shard."""
     plain = type(parameter) in (Tensor, nn.Parameter) and parameter.layout is torch.strided
     return plain and parameter.device.type in ("cpu", "cuda")
 
