@@ -40,7 +40,7 @@ def test_findings_are_published_immediately_and_reported(
 
     ended = go(path, on_finding=found)
     assert ended.code == 0
-    assert not ended.nothing
+    assert not ended.not_judged_reason
     assert heard == [("GRD901", ""), ("MEM901", "after\n")]
     assert [(each.code, each.location and each.location.line) for each in ended.report.findings] == [
         ("GRD901", 4),
@@ -130,8 +130,8 @@ def test_a_failed_attachment_is_reported_and_the_program_runs(
     ended = go(program(MODEL + "optimizer.zero_grad()\nprint('ran')\n"))
     assert ended.code == 0
     assert capsys.readouterr().out == "ran\n"
-    assert ended.nothing == "cannot judge: trueloop could not attach to torch (RuntimeError: no such torch)"
-    assert ended.report.problems == (ended.nothing,)
+    assert ended.not_judged_reason == "cannot judge: trueloop could not attach to torch (RuntimeError: no such torch)"
+    assert ended.report.problems == (ended.not_judged_reason,)
 
 
 def test_a_failing_listener_does_not_break_the_program(program: Callable[..., Path]):

@@ -269,4 +269,4 @@ def _started(update: int, now: float, epoch: int) -> LoaderStarted:
 
 
 def _exhausted(update: int, now: float, epoch: int) -> LoaderExhausted:
-    return made(LoaderExhausted, update, now, loader=LOADER, epoch=epoch, batches=1000, batches_with_backward=1000)
+    return made(LoaderExhausted, update, now, loader=LOADER, epoch=epoch, batches=1000, backwards=1000)

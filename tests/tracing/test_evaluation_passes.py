@@ -39,7 +39,7 @@ def update(model=MODEL, loader=TRAIN):
 
 def sweep(loader=HELD_OUT, batches=2, model=MODEL, within=(), backwards=0):
     drawn = [each for _ in range(batches) for each in (call(model, loader), *within)]
-    end = event(LoaderExhausted, loader=loader, batches=batches, batches_with_backward=backwards)
+    end = event(LoaderExhausted, loader=loader, batches=batches, backwards=backwards)
     return [event(LoaderStarted, loader=loader), *drawn, end]
 
 

@@ -74,7 +74,7 @@ def test_every_pytorch_loss_is_recognised_by_its_mean(make, kind: str, count: fl
     for divisor in (1, 4):
         found = one(make(logits()) / divisor)
         assert (found.kind, found.reduction) == (kind, "mean")
-        assert found.count == count or (found.count, found.unreadable_reason) == (None, UNSUPPORTED_TORCH)
+        assert found.divisor == count or (found.divisor, found.unreadable_reason) == (None, UNSUPPORTED_TORCH)
         assert found.gradient_weight == pytest.approx(1 / divisor)
 
 
@@ -90,15 +90,15 @@ def test_every_pytorch_loss_is_recognised_by_its_mean(make, kind: str, count: fl
 )
 def test_a_sum_is_a_sum(make, kind: str):
     found = one(make(logits()) / 4)
-    assert (found.kind, found.reduction, found.count, found.gradient_weight) == (kind, "sum", None, 0.25)
+    assert (found.kind, found.reduction, found.divisor, found.gradient_weight) == (kind, "sum", None, 0.25)
 
 
 def test_a_mean_over_some_samples_is_not_reported_as_a_mean():
     kept = torch.tensor([1.0, 0.0, 1.0, 0.0])
     found = one((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
-    assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
+    assert (found.reduction, found.divisor, found.gradient_weight) == ("none", None, None)
     found = one(F.cross_entropy(logits(), Y, reduction="none")[kept.bool()].mean())
-    assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
+    assert (found.reduction, found.divisor, found.gradient_weight) == ("none", None, None)
 
 
 def test_input_operations_are_named_without_views_and_casts():
@@ -118,7 +118,7 @@ def test_targets_and_ignored_targets_are_read():
     targets = torch.tensor([0, 2, 1, 2])
     probe = LossProbe(F.cross_entropy(logits(), targets, ignore_index=2))
     (found,) = probe.losses()
-    assert (found.ignore_index, found.shape, found.count, found.class_weights) == (2, (4, 3), 2, False)
+    assert (found.ignore_index, found.shape, found.divisor, found.class_weights) == (2, (4, 3), 2, False)
     assert torch.equal(found.targets, targets)
     found = one(F.cross_entropy(logits(), Y, weight=W))
     assert (found.ignore_index, found.class_weights) == (-100, True)
@@ -236,7 +236,7 @@ def test_a_second_backward_raises_for_the_program_only():
     probe = LossProbe(loss)
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
-    assert probe.finish()[0].count is None
+    assert probe.finish()[0].divisor is None
 
 
 class Canary:
@@ -284,4 +284,4 @@ def test_nothing_is_read_on_an_asynchronous_device():
     model = nn.Linear(5, 3, device="meta")
     loss = F.cross_entropy(model(torch.empty(4, 5, device="meta")), torch.empty(4, dtype=torch.long, device="meta"))
     found = one(loss)
-    assert (found.kind, found.count, found.gradient_weight) == ("cross_entropy", None, None)
+    assert (found.kind, found.divisor, found.gradient_weight) == ("cross_entropy", None, None)

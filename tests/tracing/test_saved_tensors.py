@@ -73,7 +73,7 @@ def test_freed_objects_are_gone():
 @pytest.mark.usefixtures("untold")
 def test_an_unsupported_version_is_named_and_the_rest_is_read():
     (found,) = LossProbe(loss()).losses()
-    assert (found.kind, found.shape, found.count, found.targets) == ("cross_entropy", (4, 3), None, None)
+    assert (found.kind, found.shape, found.divisor, found.targets) == ("cross_entropy", (4, 3), None, None)
     assert found.unreadable_reason == UNSUPPORTED_TORCH
 
 

@@ -1,1 +1,1 @@
-"""A program's text, as a rule of the catalogue sees it: what its names stand for, and what it does in which order."""
+"""Reads the source code of a program for lint rules: what its names refer to, and its operations in order."""

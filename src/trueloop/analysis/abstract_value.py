@@ -1,4 +1,4 @@
-"""Abstract values: what the names and expressions of a program evaluate to, as far as its source shows."""
+"""Abstract values: what is known from the source code about the values of names and expressions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ValueKind(StrEnum):
     DATASET = "dataset"
     SAMPLER = "sampler"
     LOSS = "loss"
-    """A module or function that turns predictions and targets into a loss."""
+    """A module or function that computes a loss from predictions and targets."""
     PARAMETERS = "parameters"
-    """Some or all parameters of models."""
+    """Some or all parameters of one or more models."""
     STATE = "state"
     """The result of ``state_dict()``, which shares its tensors with the model."""
     TENSOR = "tensor"
     """A computed value or a batch."""
     ACCELERATOR = "accelerator"
-    """Hugging Face's Accelerator or Lightning's Fabric, which take part in backward and in steps."""
+    """Hugging Face's Accelerator or Lightning's Fabric, which run backward passes and change steps."""
     SEQUENCE = "sequence"
     """A tuple, list, set or dictionary."""
     CONSTANT = "constant"
@@ -39,7 +39,7 @@ class ValueKind(StrEnum):
     CLASS = "class"
     """A class that the file defines."""
     INSTANCE = "instance"
-    """An instance of a class that the file defines, unless it has one of the kinds above."""
+    """An instance of a class that the file defines, unless an earlier kind applies."""
     NAME = "name"
     """An imported or built-in object; ``name`` is its qualified name."""
     UNKNOWN = "unknown"
@@ -50,15 +50,15 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AbstractValue:
-    """A value of the program; two values are the same only if they are the same object, see `may_alias`."""
+    """A value of the program. Values are compared by identity; see also `may_alias`."""
 
     kind: ValueKind
     name: str = ""
-    """Qualified name of the callable or, for a tensor, operation that created the value: "torch.optim.AdamW"."""
+    """Qualified name of the callable, or for a tensor of the operation, that created the value: "torch.optim.AdamW"."""
     node: Any = None
     """The expression that created the value, or the definition of a function or class."""
     sources: tuple[AbstractValue, ...] = ()
-    """Values that this one was created from: the model of parameters, the parameters of an optimizer, the optimizer of
+    """Values from which this one was created: the model of parameters, the parameters of an optimizer, the optimizer of
     a scheduler, the dataset of a loader, the inputs of an operation on tensors."""
     arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_ARGUMENTS)
     """Arguments of the call that created the value, by keyword or by position as "0", "1" ..."""
@@ -69,17 +69,17 @@ class AbstractValue:
     owners: tuple[AbstractValue, ...] = ()
     """Modules that have this module as an attribute or a layer."""
     union: tuple[AbstractValue, ...] = ()
-    """All alternatives, where branches of the program create the value in different ways."""
+    """The alternatives, if branches of the program create the value in different ways; otherwise empty."""
     facts: Set[str] = frozenset()
-    """Properties of the value: `MAYBE_NONE` and the constants that follow it."""
+    """Properties of the value: `MAYBE_NONE` and the constants defined after it."""
     loops: tuple[Any, ...] | None = None
-    """Syntax nodes of the loops around the creation of a sequence, instance or module: each iteration creates another
-    one; None if not known."""
+    """Syntax nodes of the loops that create a sequence, instance or module, another one in each iteration; None if
+    unknown."""
     scope: Any = None
-    """The scope a function was defined in, or the class of an instance."""
+    """The scope in which a function was defined, or the class of an instance."""
 
     def constant(self, default: Any = None) -> Any:
-        """Return the value of a constant; the default for other kinds."""
+        """Return the value of a constant, or the default for other kinds."""
         return self.value if self.kind is ValueKind.CONSTANT else default
 
     def alternatives(self) -> Iterator[AbstractValue]:
@@ -90,12 +90,12 @@ class AbstractValue:
             yield from each.alternatives()
 
     def may_alias(self, other: AbstractValue) -> bool:
-        """Return True if both may be one object, or one wraps the other as DistributedDataParallel does."""
-        mine = {id(each) for each in _unwrap(self)}
-        return any(id(each) in mine for each in _unwrap(other))
+        """Return True if both may be the same object, or one may wrap the other as DistributedDataParallel does."""
+        own_ids = {id(each) for each in _unwrap(self)}
+        return any(id(each) in own_ids for each in _unwrap(other))
 
     def models(self) -> list[AbstractValue]:
-        """Return the models whose parameters the value holds; for a wrapper, the wrapped model."""
+        """Return the models whose parameters the value contains; for a wrapper, the wrapped model."""
         found, queue = list[AbstractValue](), list(_unwrap(self))
         while queue:
             each = queue.pop()
@@ -116,20 +116,20 @@ class AbstractValue:
         """Return the module and all modules that contain it."""
         found: list[AbstractValue] = [self]
         for each in found:
-            above = [*each.owners, *(each.sources if SUBMODULE in each.facts else ())]
-            found += [inner for part in above for inner in _unwrap(part) if all(inner is not other for other in found)]
+            parents = [*each.owners, *(each.sources if SUBMODULE in each.facts else ())]
+            found += [module for part in parents for module in _unwrap(part) if all(module is not m for m in found)]
         return found
 
     def covers(self, other: AbstractValue) -> bool:
-        """Return True if a model, parameters or an optimizer hold parameters of another value.
+        """Return True if this model, optimizer or set of parameters contains parameters of another value.
 
         A model covers its submodules; a submodule does not cover the model.
         """
-        mine = {id(each) for each in self.models()}
-        return any(id(above) in mine for model in other.models() for above in model.with_enclosing_modules())
+        own_ids = {id(each) for each in self.models()}
+        return any(id(module) in own_ids for model in other.models() for module in model.with_enclosing_modules())
 
     def last_layer(self) -> AbstractValue:
-        """Return the last layer of a ``Sequential`` whose layers are written out; otherwise the module itself."""
+        """Return the last layer of a ``Sequential`` whose layers are all listed in its call; else the module itself."""
         layer = self
         while layer.name == SEQUENTIAL and layer.sources:
             layers = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
@@ -142,13 +142,13 @@ class AbstractValue:
         return layer
 
     def origin(self, views: Container[str] = (), *, items: bool = False) -> AbstractValue | None:
-        """Return what computed a tensor, also through models of the file; None if it is not certain.
+        """Return the value that shows how a tensor was computed, also within models of the file; None if not certain.
 
         The origin is the result of an operation or a layer, or the last layer of a ``Sequential``.
 
         Args:
             views: names of operations to skip.
-            items: whether to skip indexing as well.
+            items: whether to skip indexing too.
         """
         alternatives = list(self.alternatives())
         if len(alternatives) > 1:
@@ -168,7 +168,7 @@ class AbstractValue:
         return value if value.name and isinstance(value.node, ast.Call) else None
 
     def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
-        """Yield the value and all values that a backward from it reaches, each once."""
+        """Yield the value and all values that a backward pass from it reaches, each once."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
@@ -182,7 +182,7 @@ class AbstractValue:
                     queue.append(each)
 
     def ancestors(self, limit: int = 200) -> Iterator[AbstractValue]:
-        """Yield the value and all values it was computed from, each once."""
+        """Yield the value and all values from which it was computed, each once."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
@@ -196,13 +196,13 @@ class AbstractValue:
 
 SEQUENTIAL: Final = "torch.nn.Sequential"
 FORWARD_RESULT: Final = "()"
-"""The attribute of a model's output that holds what its forward returned, or the module that computed it."""
+"""The attribute of a model's output for the value that its forward returned, or the module that computed it."""
 GRAD: Final = "grad"
 """Name of a value that is the gradient of the parameters in its ``sources``."""
 MAYBE_NONE: Final = "maybe none"
 """Fact: the value is None in some branch."""
 MANAGED: Final = "managed"
-"""Fact: the value was passed to an Accelerator or Fabric, which takes part in backward and steps."""
+"""Fact: the value was passed to an Accelerator or Fabric, which runs backward passes and changes steps."""
 WRAPPER: Final = "wrapper"
 """Fact: a module that wraps the model in its ``sources``, such as DistributedDataParallel."""
 SUBMODULE: Final = "submodule"
@@ -210,11 +210,11 @@ SUBMODULE: Final = "submodule"
 NO_GRAPH: Final = "no graph"
 """Fact: a tensor computed without gradients, detached, or converted to a number."""
 LEAF: Final = "leaf"
-"""Fact: a leaf tensor that requires gradients; gradients do not flow beyond it."""
+"""Fact: a leaf tensor that requires gradients; no gradient flows to the values that it was created from."""
 FROZEN: Final = "frozen"
 """Fact: ``requires_grad`` was turned off."""
 COPY: Final = "copy"
-"""Fact: a copy, independent of its original."""
+"""Fact: the value is an independent copy of another one."""
 EXTERNAL: Final = "external"
 """Fact: an argument of a function that the file does not call."""
 
@@ -231,12 +231,12 @@ def parameters_of_gradient(gradient: AbstractValue) -> AbstractValue:
     return gradient
 
 
-def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
-    """Return the union of the values that two branches assign to one name."""
-    if one is other:
-        return one
+def join_values(first: AbstractValue, second: AbstractValue) -> AbstractValue:
+    """Return the union of the values that two branches assign to the same name."""
+    if first is second:
+        return first
     present: list[AbstractValue] = [
-        each for each in (one, other) if not (each.kind is ValueKind.CONSTANT and each.value is None)
+        each for each in (first, second) if not (each.kind is ValueKind.CONSTANT and each.value is None)
     ]
     if len(present) == 1:
         if MAYBE_NONE in present[0].facts:
@@ -247,15 +247,15 @@ def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
         only.facts = {*present[0].facts, MAYBE_NONE}
         return only
     if not present:
-        return one
-    union = tuple({id(way): way for each in present for way in each.alternatives()}.values())
+        return first
+    union = tuple({id(value): value for each in present for value in each.alternatives()}.values())
     if len(union) == 1:
         return present[0]
-    kind = one.kind if one.kind is other.kind else ValueKind.UNKNOWN
-    name = one.name if one.name == other.name else ""
-    both = AbstractValue(kind=kind, name=name, node=one.node, union=union, facts=one.facts & other.facts)
-    both.sources = tuple({id(each): each for way in union for each in way.sources}.values())
-    return both
+    kind = first.kind if first.kind is second.kind else ValueKind.UNKNOWN
+    name = first.name if first.name == second.name else ""
+    joined = AbstractValue(kind=kind, name=name, node=first.node, union=union, facts=first.facts & second.facts)
+    joined.sources = tuple({id(each): each for value in union for each in value.sources}.values())
+    return joined
 
 
 def _unwrap(value: AbstractValue) -> Iterator[AbstractValue]:

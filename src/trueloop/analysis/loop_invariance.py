@@ -1,4 +1,4 @@
-"""Loop invariance: which expressions have the same value in every iteration of a loop."""
+"""Finds out which expressions have the same value in every iteration of a loop."""
 
 import ast
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from trueloop.analysis.operations import Loop, Op
 PURE_FUNCTIONS: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
 
-def is_loop_invariant(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] = ()) -> bool:
+def is_loop_invariant(expression: ast.expr, operation: Op, loop: Loop, assigned: Iterable[str] = ()) -> bool:
     """Return True if an expression certainly has the same value in every iteration of a loop.
 
     Args:
         expression: an argument of the operation.
-        operation: an operation in the loop, or in a function called from it.
+        operation: an operation in the loop, or in a function that the loop calls.
         loop: the loop.
-        bound: attributes that are assigned in the loop, or in functions called from it.
+        assigned: attributes that are assigned in the loop, or in functions that the loop calls.
     """
-    return _is_unchanged(expression, varying_names(operation, loop) | set(bound))
+    return _is_unchanged(expression, varying_names(operation, loop) | set(assigned))
 
 
 def varying_names(operation: Op, loop: Loop) -> set[str]:
-    """Return the names and attributes, at an operation in a loop, that may change in each iteration."""
+    """Return the names and attributes that may have another value at an operation in each iteration of a loop."""
     inside = {id(each) for each in ast.walk(loop.node)}
     found, is_inside = assigned_names(loop.node), False
     for call, function in zip(operation.calls, operation.functions, strict=True):
@@ -35,24 +35,24 @@ def varying_names(operation: Op, loop: Loop) -> set[str]:
 
 def iterated_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader that a loop iterates over, directly or through ``enumerate``; None if there is none."""
-    over = loop.iterable
-    if over is not None and over.kind is ValueKind.SEQUENCE and over.name == "iterations":
-        over = over.arguments.get("iterable")
-    return over if over is not None and over.kind is ValueKind.LOADER and not over.union else None
+    iterable = loop.iterable
+    if iterable is not None and iterable.kind is ValueKind.SEQUENCE and iterable.name == "iterations":
+        iterable = iterable.arguments.get("iterable")
+    return iterable if iterable is not None and iterable.kind is ValueKind.LOADER and not iterable.union else None
 
 
 def varies_per_iteration(start: Op, loop: Loop) -> bool:
-    """Return True if the iterable of an inner loop may be another one in each iteration of the outer loop.
+    """Return True if an inner loop may have another iterable in each iteration of the outer loop.
 
     Args:
         start: the operation that starts the inner loop.
         loop: the outer loop.
     """
-    over = start.node.iter
-    while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
-        over = over.args[0]
-    return bool(names_in(over) & varying_names(start, loop)) or any(
-        isinstance(each, ast.Subscript) for each in ast.walk(over)
+    iterable = start.node.iter
+    while isinstance(iterable, ast.Call) and iterable.args:  # enumerate(tqdm(loader, desc=...))
+        iterable = iterable.args[0]
+    return bool(names_in(iterable) & varying_names(start, loop)) or any(
+        isinstance(each, ast.Subscript) for each in ast.walk(iterable)
     )
 
 
@@ -64,7 +64,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def assigned_names(node: ast.AST) -> set[str]:
-    """Return the names and attributes that a syntax tree assigns to."""
+    """Return the names and attributes to which a syntax tree assigns."""
     return {
         each.id if isinstance(each, ast.Name) else each.attr
         for each in ast.walk(node)
@@ -83,9 +83,9 @@ def _is_unchanged(expression: ast.expr, varying: set[str]) -> bool:
 
 
 def _varying_arguments(call: Any, function: Any, outer: set[str]) -> set[str]:
-    """Return the parameters of a function that vary because a call passes varying arguments; all if unclear.
+    """Return the names that vary in a function, since a call passes varying arguments or since they vary outside.
 
-    The first parameter may be ``self``, unless the call names the function.
+    If it is unclear, all parameters vary. The first one may be ``self``, unless the called name is the function's.
     """
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
     positional = call.args if isinstance(call, ast.Call) else None
@@ -99,7 +99,7 @@ def _varying_arguments(call: Any, function: Any, outer: set[str]) -> set[str]:
     for position, each in enumerate(positional):
         if not _is_unchanged(each, outer):
             found |= set(names[position : position + 1 + (not is_plain_call)])
-    others = outer - set(names)  # names of the module, or of an enclosing function
+    others = outer - set(names)  # names of the module or of an enclosing function
     return found | others
 
 

@@ -1,4 +1,4 @@
-"""Operations: what a program does, in the order in which it does it, as far as its source shows."""
+"""Operations of a program, in their order, as far as the source code shows them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class OpKind(StrEnum):
     CLEAR_GRADIENTS = "clear gradients"
     """subject: an optimizer, a model, parameters, or unknown; gradients are set to None, zeroed or overwritten."""
     ACCESS_GRADIENTS = "access gradients"
-    """subject: parameters; their gradients are read or changed by hand."""
+    """subject: parameters whose gradients the program itself reads or changes."""
     CLIP_GRADIENTS = "clip gradients"
-    """subject: parameters."""
+    """subject: parameters whose gradients are clipped."""
     UNSCALE = "unscale"
-    """subject: the optimizer."""
+    """subject: the optimizer whose gradients are unscaled."""
     SCALE_LOSS = "scale loss"
     """subject: the scaler; inputs: the scaled value."""
     SCALER_UPDATE = "scaler update"
@@ -63,7 +63,7 @@ class OpKind(StrEnum):
     TORCH_CALL = "torch call"
     """A call of any other PyTorch function; ``name`` is its qualified name."""
     ESCAPE = "escape"
-    """inputs: values passed to code outside the file, which may do anything to them."""
+    """inputs: values that are passed to code outside the file, which may change them in any way."""
 
 
 class Loop(NamedTuple):
@@ -85,22 +85,22 @@ class Loop(NamedTuple):
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
     def runs_at_most_once(self) -> bool:
-        """Return True if the loop certainly has at most one iteration: by its ``range``, or its body leaves it."""
+        """Return True if the loop certainly has at most one iteration, by its ``range`` or since its body leaves it."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
         return self.trip_count() in (0, 1) or (_exits_loop(body) and not any(_may_continue(each) for each in body))
 
 
 class Branch(NamedTuple):
-    """One arm of a condition around an operation."""
+    """A condition around an operation, and the arm that contains the operation."""
 
     node: Any
     arm: int
-    """0 = the test is true; for ``try``, 0 = the body and 1 ... = the handlers."""
+    """Index of the arm: for ``if`` 0 = the test is true; for ``try`` 0 = the body, 1 ... = the handlers."""
     test: AbstractValue | None = None
     """Value of the condition of an ``if``."""
 
     def condition_key(self) -> tuple[str, int]:
-        """Return the condition and arm, equal for equal conditions; ``x is not None`` equals ``x``."""
+        """Return a key of condition and arm, which is equal for equal conditions; ``x is not None`` equals ``x``."""
         test = self.node.test if isinstance(self.node, ast.If) else None
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
             test = test.left
@@ -113,34 +113,34 @@ class Op:
 
     kind: OpKind
     node: Any
-    """The expression or statement, for its location."""
+    """The expression or statement of the operation, which has a location."""
     index: int
-    """Position in the order of the program."""
+    """Index in the order of all operations."""
     entry_point: int
-    """Number of the starting point (the module, or a function that is not called) that leads to the operation."""
+    """Index of the entry point (0 = the module, others = functions that are not called) that leads to the operation."""
     subject: AbstractValue
     inputs: tuple[AbstractValue, ...] = ()
     result: AbstractValue | None = None
     value: Any = None
     name: str = ""
     options: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
-    """Arguments by keyword, or by position as "0", "1" ..."""
+    """Arguments of the call by keyword, or by position as "0", "1" ..."""
     loops: tuple[Loop, ...] = ()
-    """Loops around the operation, outermost first, also those around calls of functions in the file."""
+    """Loops around the operation, outermost first, including those around the calls that lead to it."""
     branches: tuple[Branch, ...] = ()
     calls: tuple[Any, ...] = ()
     """Calls of functions in the file that lead to the operation, outermost first."""
     function: Any = None
-    """Definition that contains the operation; None at module level."""
+    """Definition of the function that contains the operation; None at module level."""
     functions: tuple[Any, ...] = ()
-    """Definitions of the functions in ``calls``."""
+    """Definitions of the functions that ``calls`` call."""
     statement: ast.stmt | None = None
     grad: bool | None = True
     """Whether gradients are enabled; None = unknown."""
     autocast: str | None = None
     """Dtype of the autocast around the operation: "torch.bfloat16"; "" = on with unknown dtype."""
     autocasts: tuple[tuple[AbstractValue, int], ...] = ()
-    """All autocasts around the operation, outermost first, each with the number of ``loops`` around it."""
+    """All autocasts around the operation, outermost first, each with the number of ``loops`` around the autocast."""
     contexts: tuple[str, ...] = ()
     """Qualified names of the other context managers around the operation: "accelerator.accumulate"."""
 
@@ -149,7 +149,7 @@ class Op:
         return any(each.node is loop.node for each in self.loops)
 
     def conditions(self, loop: Loop) -> tuple[Branch, ...]:
-        """Return the conditions around the operation within a loop, including those in functions called from it."""
+        """Return the conditions around the operation within a loop, also in functions that the loop calls."""
         outer = next((each.conditions_outside for each in self.loops if each.node is loop.node), 0)
         return self.branches[outer:]
 
@@ -158,27 +158,27 @@ class Op:
         return not (self.branches if loop is None else self.conditions(loop))
 
     def same_iteration_as(self, other: Op) -> bool:
-        """Return True if both run in the same iteration of the same loops, or both in no loop."""
+        """Return True if both operations run in the same iteration of the same loops, or both run outside of loops."""
         return (
             self.entry_point == other.entry_point
             and len(self.loops) == len(other.loops)
-            and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
+            and all(a.node is b.node for a, b in zip(self.loops, other.loops, strict=True))
         )
 
     def implied_by(self, other: Op) -> bool:
-        """Return True if the operation runs whenever another one does."""
+        """Return True if this operation runs whenever the other one does."""
         return {(id(each.node), each.arm) for each in self.branches} <= {
             (id(each.node), each.arm) for each in other.branches
         }
 
     def excludes(self, other: Op) -> bool:
-        """Return True if the operations are in different arms of one condition."""
+        """Return True if the operations are in different arms of the same condition."""
         arms = {id(each.node): each.arm for each in other.branches}
         return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
 
 
 def _exits_loop(block: list[ast.stmt]) -> bool:
-    """Return True if the body of a loop certainly ends by leaving the loop."""
+    """Return True if a loop's body certainly leaves the loop at its end."""
     last = block[-1] if block else None
     match last:
         case ast.Break() | ast.Return() | ast.Raise():
@@ -194,7 +194,7 @@ def _exits_loop(block: list[ast.stmt]) -> bool:
 
 
 def _may_continue(node: ast.AST) -> bool:
-    """Return True if a part of a loop body may ``continue`` that loop; inner loops do not count."""
+    """Return True if a part of a loop's body may ``continue`` this loop, not only an inner one."""
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
         return any(_may_continue(each) for each in node.orelse)
     inner = () if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) else ast.iter_child_nodes(node)

@@ -1,4 +1,4 @@
-"""A parsed file with its text, syntax tree and operations: the input of the lint rules."""
+"""A parsed file: its source code, syntax tree and operations, which lint rules read."""
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,14 +21,14 @@ class Hit:
     """A match of a lint rule."""
 
     message: str
-    """One sentence that says what the code does, with the names in the code."""
+    """One sentence that describes what the code does, with the names in the code."""
     node: Any
-    """Syntax node that the finding points to; its first line is reported."""
+    """Syntax node whose first line is reported."""
     related: tuple[tuple[Any, str], ...] = ()
-    """Related nodes, each with what it does: (node, "cleared here")."""
+    """Related nodes, each with a description: (node, "cleared here")."""
     fix: Fix | None = None
     severity: Severity | None = None
-    """Severity of this match, if lower than that of the failure; None = that of the failure."""
+    """Severity of this match, if it is lower than that of the failure; None = the severity of the failure."""
 
 
 class SourceFile:
@@ -37,8 +37,8 @@ class SourceFile:
     Args:
         text: text of the file.
         tree: syntax tree of the file.
-        operations: operations in the order of the program.
-        names: qualified names of expressions, by node id: "torch.nn.functional.dropout".
+        operations: operations of the program, in order.
+        names: node id of an expression -> its qualified name: "torch.nn.functional.dropout".
         notebook: whether the text consists of the cells of a notebook.
     """
 
@@ -60,7 +60,7 @@ class SourceFile:
         return self._names.get(id(node), "")
 
     def calls_of(self, *names: str) -> Iterator[ast.Call]:
-        """Yield every call of functions with these qualified names, also in unreachable code."""
+        """Yield every call of a function with one of these qualified names, also in unreachable code."""
         for node in self.all_calls:
             if self.qualified_name(node.func) in names:
                 yield node
@@ -72,20 +72,20 @@ class SourceFile:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the tree, cached for all rules."""
+        """All nodes of the syntax tree."""
         return list(ast.walk(self.tree))
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
-        """Parent of each node, by the id of the child."""
+        """Id of a syntax node -> its parent."""
         return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     def ops(self, *kinds: OpKind) -> list[Op]:
-        """Return the operations of these kinds, in order."""
+        """Return the operations of the given kinds, in order."""
         return [each for each in self.operations if each.kind in kinds]
 
     def ops_in_loop(self, loop: Loop, *kinds: OpKind, root: int | None = None) -> list[Op]:
-        """Return the operations in a loop, including inner loops and functions called from it."""
+        """Return the operations in a loop, including those in inner loops and in functions that the loop calls."""
         return [
             each
             for each in self.operations
@@ -93,7 +93,7 @@ class SourceFile:
         ]
 
     def assigned_in(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
-        """Return the assignments in a loop except ``+=``: source of a target -> the full targets that contain it."""
+        """Return the assignments in a loop except ``+=``: source code of a target -> full targets that contain it."""
         if id(loop.node) not in self._assignments_by_loop:
             self._assignments_by_loop[id(loop.node)] = _assignment_targets(loop.node)
         return self._assignments_by_loop[id(loop.node)]
@@ -115,12 +115,12 @@ class SourceFile:
 
     @cached_property
     def created_by(self) -> dict[int, Op]:
-        """The operation that created each value, by the id of the value."""
+        """Id of a value -> the operation that created the value."""
         return {id(each.result): each for each in self.operations if each.result is not None}
 
     @cached_property
     def emptied_containers(self) -> frozenset[str]:
-        """Names and attributes of containers that the file removes items from, and their aliases."""
+        """Names and attributes of containers from which the file removes items, and of their aliases."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
         assigned = [each for each in self.nodes if isinstance(each, ast.Assign)]
@@ -133,10 +133,10 @@ class SourceFile:
         found = {
             last_name(each) for each in (*(e.value for e in calls if e.attr in REMOVING_METHODS), *deleted, *slices)
         }
-        for each in assigned:  # mine = self.kept
-            words = {last_name(one) for one in (*each.targets, each.value) if isinstance(one, ast.Name | ast.Attribute)}
-            if isinstance(each.value, ast.Name | ast.Attribute) and words & found:
-                found |= words
+        for each in assigned:  # losses = self.losses
+            names = {last_name(n) for n in (*each.targets, each.value) if isinstance(n, ast.Name | ast.Attribute)}
+            if isinstance(each.value, ast.Name | ast.Attribute) and names & found:
+                found |= names
         return frozenset(found)
 
     def is_loop_invariant(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
@@ -155,7 +155,7 @@ class SourceFile:
         return found
 
     def remove_statement(self, operation: Op) -> Edit | None:
-        """Return the edit that removes the line of an operation; None if the line holds more, even a comment."""
+        """Return the edit that removes the line of an operation; None if the line contains more, even a comment."""
         statement = operation.statement
         if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
             return None
@@ -173,7 +173,7 @@ class SourceFile:
 
     @staticmethod
     def escapes(value: AbstractValue, operations: Iterable[Op]) -> bool:
-        """Return True if a value, or a model whose parameters it holds, was passed to code outside the file.
+        """Return True if a value, or a model whose parameters it contains, was passed to code outside the file.
 
         Args:
             value: a model, optimizer, scaler ...
@@ -188,7 +188,7 @@ class SourceFile:
 
     @staticmethod
     def may_clear(operation: Op, value: AbstractValue) -> bool:
-        """Return True if an operation may clear or modify gradients of the parameters that a value holds."""
+        """Return True if an operation may clear or modify gradients of the parameters that a value contains."""
         if operation.kind not in (OpKind.CLEAR_GRADIENTS, OpKind.ACCESS_GRADIENTS):
             return False
         known = operation.subject.models() and value.models()
@@ -196,7 +196,7 @@ class SourceFile:
 
     @staticmethod
     def clears_all(operation: Op, optimizer: AbstractValue) -> bool:
-        """Return True for ``zero_grad()`` of an optimizer, or of models with all its parameters."""
+        """Return True for ``zero_grad()`` of an optimizer, or of models that contain all its parameters."""
         if operation.kind is not OpKind.CLEAR_GRADIENTS or operation.name:
             return False
         models = optimizer.models()
@@ -207,13 +207,13 @@ class SourceFile:
 
     @staticmethod
     def reaches(backward: Op, value: AbstractValue) -> bool:
-        """Return True if a backward starts from the output of a model whose parameters a value holds, or may hold."""
+        """Return True if a backward pass starts from the output of a model whose parameters a value may contain."""
         models = [each for each in backward.subject.autograd_graph() if each.kind is ValueKind.MODEL]
         return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
 def last_name(node: ast.expr) -> str:
-    """Return the last name or attribute of an expression: "log" for ``self.log["loss"]``."""
+    """Return the name or last attribute of an expression: "log" for ``self.log["loss"]``."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""Dispatches events to the detectors of the catalogue and collects their findings and verdicts."""
+"""Dispatches events to the detectors of the catalogue, and collects their findings and verdicts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,13 +20,11 @@ from trueloop.tracing.evaluation_passes import DERIVED_EVENTS
 from trueloop.tracing.events import Event
 from trueloop.tracing.stream import describe_error
 
-MAX_FINDINGS_PER_FAILURE: Final = (
-    50  # findings of one code that are kept apart; a program with more of them is read no derived
-)
+MAX_FINDINGS_PER_FAILURE: Final = 50  # findings of one code that are listed; the others are only counted
 
 
 class WatchedFailure(NamedTuple):
-    """A failure to watch for, with its slug."""
+    """A failure of the catalogue to watch for, with its slug."""
 
     failure: Failure
     slug: str
@@ -40,9 +38,9 @@ class DetectorDispatcher:
 
     Args:
         catalogue: the failures to watch for.
-        on_finding: called with each new finding, from within the program's own call.
-        is_suppressed: whether a comment or a setting suppresses a code at a line.
-        on_problem: called when a detector raises; it is disabled, and the others go on.
+        on_finding: called with each new finding, within a call by the program.
+        is_suppressed: returns whether a comment or a setting suppresses a code at a line.
+        on_problem: called when a detector raises; only this detector is then disabled.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class DetectorDispatcher:
         self._detectors: list[tuple[WatchedFailure, BaseDetector | None]] = []
         self._observers: dict[type[Event], list[Observe]] = {}
         self._failure_of: dict[Observe, WatchedFailure] = {}
-        """The failure of each observe function; kept apart, as these are called a hundred times per update."""
+        """Observe function -> its failure; separate, since observe functions are called a hundred times per update."""
         self._broken: dict[str, str] = {}
         self._received_types: set[type[Event]] = set()
         self._trackers: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
@@ -86,7 +84,7 @@ class DetectorDispatcher:
             self._observers[event_type] = [*self._observers.get(event_type, ()), observe]
 
     def _activator(self, watched: WatchedFailure, detector: BaseDetector) -> Observe:
-        """Return a function that subscribes a detector at its first activating event; many programs never emit one."""
+        """Return a function that subscribes a detector at its first activating event; many programs emit none."""
 
         def activate(event: Event) -> Any:
             self._unsubscribe(watched)
@@ -119,11 +117,11 @@ class DetectorDispatcher:
 
     @property
     def suppressed_count(self) -> int:
-        """The number of suppressed findings."""
+        """Number of suppressed findings."""
         return len(self._suppressed)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return the findings so far: by severity, then by their first update."""
+        """Return the findings so far, sorted by severity, then by first update."""
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
@@ -133,7 +131,7 @@ class DetectorDispatcher:
         """Return the verdict on every failure of the catalogue.
 
         Args:
-            unavailable_events: events that cannot be traced -> the reason.
+            unavailable_events: event type that cannot be traced -> the reason.
         """
         fired = {finding.code for finding in self._findings.values()}
         return [
@@ -156,14 +154,14 @@ class DetectorDispatcher:
         if detector is None:
             return FailureVerdict(code, Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME)
         event_types = [
-            one
+            event_type
             for each in detector.subscribes_to
-            for one in (DERIVED_EVENTS[each].subscribes_to if each in DERIVED_EVENTS else (each,))
+            for event_type in (DERIVED_EVENTS[each].subscribes_to if each in DERIVED_EVENTS else (each,))
         ]
         unavailable = (unavailable_events[each] for each in event_types if each in unavailable_events)
-        why = self._broken.get(code) or next(unavailable, "")
-        if why:
-            return FailureVerdict(code, Verdict.NOT_JUDGED, why)
+        obstacle = self._broken.get(code) or next(unavailable, "")
+        if obstacle:
+            return FailureVerdict(code, Verdict.NOT_JUDGED, obstacle)
         if not self._received_types.intersection(event_types):
             return FailureVerdict(code, Verdict.NOT_APPLICABLE, "the program has no such operation")
         reason = detector.inconclusive()
@@ -177,7 +175,7 @@ class DetectorDispatcher:
         self._on_problem(f"{code} can no longer be judged", error)
 
     def _unsubscribe(self, watched: WatchedFailure) -> None:
-        for kind, observers in self._observers.items():  # a new list: the old one is being iterated over
+        for kind, observers in self._observers.items():  # new lists, as `dispatch` may iterate over the old ones
             self._observers[kind] = [each for each in observers if self._failure_of[each] is not watched]
 
     def _add_finding(self, watched: WatchedFailure, evidence: Evidence, event: Event) -> None:
@@ -203,9 +201,7 @@ class DetectorDispatcher:
             severity=failure.severity,
             message=evidence.message,
             location=location,
-            related=tuple(
-                (existing, words) for place, words in evidence.related if (existing := _resolve_location(place))
-            ),
+            related=tuple((resolved, text) for each, text in evidence.related if (resolved := _resolve_location(each))),
             first_update=event.update if evidence.first_update is None else evidence.first_update,
             fix=evidence.fix or failure.fix,
             change=evidence.change,
@@ -214,5 +210,5 @@ class DetectorDispatcher:
         self._on_finding(finding)
 
 
-def _resolve_location(place: CodePosition | SourceLocation | None) -> SourceLocation | None:
-    return place.source_location if isinstance(place, CodePosition) else place
+def _resolve_location(location: CodePosition | SourceLocation | None) -> SourceLocation | None:
+    return location.source_location if isinstance(location, CodePosition) else location

@@ -1,4 +1,4 @@
-"""Publishes the findings of the sanitizer while a Trainer trains, for the journal of that run."""
+"""Publishes the sanitizer's findings in this process, so that a Trainer can write them to its journal."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def on_import(name: str, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call ``callback`` right after the first import of a top-level module, or now if it is imported already.
+    """Call ``callback`` right after the first import of a top-level module, or now if it is already imported.
 
     ``importlib.util.find_spec`` alone does not count as an import.
 
@@ -26,7 +26,7 @@ def on_import(name: str, callback: Callable[[], None]) -> Callable[[], None]:
 
 
 class _Finder(MetaPathFinder):
-    """Leaves the search to the other finders, and wraps the loader's ``exec_module``."""
+    """Finds a module by the other finders, and wraps the ``exec_module`` of its loader."""
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name, self._callback = name, callback
@@ -54,7 +54,7 @@ class _Finder(MetaPathFinder):
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader stays in the module, so it is restored
+            del loader.exec_module  # restores the loader, which the module refers to
             load(module)
             self.remove()
             self._callback()

@@ -1,4 +1,4 @@
-"""Runs a program under the sanitizer, from the import of torch to the end, with an optional stop at the first error."""
+"""Runs a program under the sanitizer, which watches it from the import of torch to the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trueloop.sanitizer.watch import RunObserver, Watch
 
 FINDINGS_EXIT_CODE: Final = 3
-"""Exit code of a program that a finding stopped, or that ended with 0 and has findings under ``--strict``."""
+"""Exit code if a finding stopped the program, or if it ended with 0 but has findings under ``--strict``."""
 NEVER_IMPORTED: Final = "nothing to judge: the program never imported torch"
 NOT_INSTALLED: Final = "nothing to judge: torch is not installed here; pip install 'trueloop[train]'"
 
@@ -29,12 +29,12 @@ class LaunchResult(NamedTuple):
     """The exit code and the report of a program."""
 
     code: int
-    """Exit code of the program; `FINDINGS_EXIT_CODE` if it was stopped at an error."""
+    """Exit code of the program; `FINDINGS_EXIT_CODE` if a finding of severity error stopped it."""
     report: Report
-    nothing: str
+    not_judged_reason: str
     """The reason why there is no report; "" if there is one."""
     forked: bool
-    """This process is a child that the program forked; its parent reports."""
+    """Whether this process is a child that the program forked, whose parent reports."""
 
 
 class StopRequested(SystemExit):
@@ -55,11 +55,11 @@ def launch(
     """Run a program to its end and return its report.
 
     Args:
-        program: what to run.
+        program: the program to run.
         selection: the failures to watch for.
         on_finding: called with each new finding.
-        stop_on_error: end the program at the first finding of severity error.
-        observer: follows the run while it is in progress.
+        stop_on_error: whether to end the program at the first finding of severity error.
+        observer: gets the numbers of the run while it is in progress.
     """
     process = os.getpid()
     session = _Session(selection, on_finding, stop_on_error=stop_on_error, observer=observer)
@@ -70,7 +70,7 @@ def launch(
         cancel()
     if os.getpid() != process:
         return LaunchResult(ended.code, Report(findings=()), "", forked=True)
-    return LaunchResult(ended.code, session.stop(), session.nothing, forked=False)
+    return LaunchResult(ended.code, session.stop(), session.not_judged_reason, forked=False)
 
 
 class _Session:
@@ -87,7 +87,7 @@ class _Session:
         self._selection, self._on_finding, self._stop_on_error = selection, on_finding, stop_on_error
         self._observer = observer
         self._watch: Watch | None = None
-        self.nothing = NEVER_IMPORTED if find_spec("torch") else NOT_INSTALLED
+        self.not_judged_reason = NEVER_IMPORTED if find_spec("torch") else NOT_INSTALLED
 
     def start(self) -> None:
         try:
@@ -102,21 +102,23 @@ class _Session:
                 observer=self._observer,
             )
             watch.start()
-            self._watch, self.nothing = watch, ""
+            self._watch, self.not_judged_reason = watch, ""
         except Exception as error:  # noqa: BLE001 - the program runs without the sanitizer, and the report says so
-            self.nothing = f"cannot judge: trueloop could not attach to torch ({type(error).__name__}: {error})"
+            self.not_judged_reason = (
+                f"cannot judge: trueloop could not attach to torch ({type(error).__name__}: {error})"
+            )
 
     def report_error(self, error: BaseException) -> None:
         if self._watch is not None and isinstance(error, Exception):
             try:
                 self._watch.report_error(error)
-            except StopRequested:  # the program has ended already
+            except StopRequested:  # the program has already ended
                 return
 
     def stop(self) -> Report:
         if self._watch is None:
-            absent = self.nothing in {NEVER_IMPORTED, NOT_INSTALLED}
-            return Report(findings=(), problems=() if absent else (self.nothing,))
+            absent = self.not_judged_reason in {NEVER_IMPORTED, NOT_INSTALLED}
+            return Report(findings=(), problems=() if absent else (self.not_judged_reason,))
         self._stop_on_error = False
         return self._watch.stop()
 
@@ -128,10 +130,10 @@ class _Session:
 
 
 def stop() -> None:
-    """End the program from within one of its own calls.
+    """End the program, from within one of its calls.
 
     Raises:
-        StopRequested: at this line; on another thread than the main one, both end.
+        StopRequested: always; outside of the main thread, it is raised in the main thread as well.
     """
     main = threading.main_thread().ident
     if main is not None and main != threading.get_ident():

@@ -1,4 +1,4 @@
-"""Records the gradient norm of each layer over the run in bounded memory, to find vanishing or exploding layers."""
+"""Records the gradient norm of each layer over the run in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerGradientNorms
 from trueloop.tracing.events import Ref, StepTaken
 
-MAX_UPDATES: Final = 240  # updates that are kept; most screens show no more columns of a heat map
-MAX_LAYERS: Final = 256  # the remaining layers are one row
-RENAME_INTERVAL: Final = 64  # columns until names are looked up again: a larger model may have renamed the parameters
+MAX_UPDATES: Final = 240  # recorded updates; more columns of a heat map do not fit on most screens
+MAX_LAYERS: Final = 256  # rows; the remaining layers share the last row
+RENAME_INTERVAL: Final = 64  # columns until names are read again, as an enclosing model may rename parameters
 OTHER_LAYERS: Final = "all other layers"
 
 Row = tuple[str, str]
-"""Optimizer and layer; the optimizer is shown if several step layers of one name."""
+"""Names of optimizer and layer; the optimizer is displayed only if there are several."""
 
 
 class LayerNormRecorder:
@@ -31,7 +31,7 @@ class LayerNormRecorder:
         self._columns: DownsampledSeries[array[float]] = DownsampledSeries(MAX_UPDATES)
         self._parameters: tuple[Ref, ...] = ()
         self._row_of_parameter: Sequence[int] = ()
-        """Row of each of ``_parameters``."""
+        """Row index of each of ``_parameters``."""
         self._columns_since_lookup = 0
 
     def add(self, event: StepTaken) -> None:
@@ -49,7 +49,7 @@ class LayerNormRecorder:
         self._columns.add(event.update, squares)
 
     def newest(self) -> tuple[int, list[str], list[float | None]] | None:
-        """Return the newest update, the layers and their norms; None before the first."""
+        """Return the latest recorded update, the names of the layers and their norms; None before the first update."""
         if not self._columns.values:
             return None
         rows, column = self._names(), self._columns.values[-1]
@@ -78,6 +78,6 @@ class LayerNormRecorder:
 
 
 def _norm(squares: array[float], row: int) -> float | None:
-    """Return the norm of a row in a column, which may be older than the row."""
+    """Return the norm of a row in a column; None if the column is older than the row, or has no norm for it."""
     square = squares[row] if row < len(squares) else -1.0
     return None if square < 0 else math.sqrt(square)

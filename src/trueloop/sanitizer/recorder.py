@@ -1,4 +1,4 @@
-"""Records the numbers of a run in constant memory: loss, gradient norm, learning rate, time of an update."""
+"""Records the numbers of a run in constant memory: losses, gradient norms, learning rates and times of updates."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from trueloop.tracing.events import (
     TracingGap,
 )
 
-MIN_STRETCH: Final = 5  # updates; a stretch that ends within an update is off by a fifth at most
+MIN_STRETCH: Final = 5  # updates that are timed together, as the end of the interval may be off by one update
 
 
 class Recorder:
-    """Records the series of a run. Loss, norm and rate come from any backward or optimizer.
+    """Records the series of a run, from all backward passes and optimizers.
 
     Args:
-        on_value: called with every new value: series, update, value.
+        on_value: called with every new value: name of the series, update, value.
     """
 
     def __init__(self, on_value: Callable[[str, int, float], None] = lambda series, update, value: None) -> None:
         self._overhead_before_s = 0.0
         self._on_value = on_value
         self.layer_norms = LayerNormRecorder()
-        """Gradient norm of each layer."""
+        """Recorder of the gradient norm of each layer."""
         self._series = {name: DownsampledSeries[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
-        self._sampled, self._uninterrupted, self._interrupted_updates = DownsampledSeries[float](), _Timed(), _Timed()
+        self._sampled = DownsampledSeries[float]()
+        self._uninterrupted, self._other_updates = _UpdateTimes(), _UpdateTimes()
         self._time = _TimeSplit()
         self._last_s: float | None = None
         self._updates_done: int | None = None
-        """Number of updates at ``_last_s``, if that was a step; None if it was the end of a gap."""
+        """Number of updates until ``_last_s`` if that is the time of a step; None if a gap in tracing ended then."""
         self._interrupted = False
-        """Something other than training has started since ``_last_s``, such as a validation pass."""
+        """Whether something other than training has started since ``_last_s``, such as a validation pass."""
         self.handlers: Mapping[type[Event], Callable[[Any], None]] = {
             BatchLoaded: self._batch,
             ModelCalled: self._forward,
@@ -65,16 +66,16 @@ class Recorder:
         }
 
     def layer_gradient_norms(self) -> LayerGradientNorms | None:
-        """Return the gradient norm by layer; None if none was read."""
+        """Return the gradient norm of each layer; None if none was read."""
         return self.layer_norms.norms()
 
     def timing(self) -> UpdateTiming | None:
         """Return the time of an update and its parts; None before the second update.
 
-        The time is measured between bursts of full tracing, which slow the program down, if there were such stretches.
-        Other work between two updates, such as a validation pass, is left out if there are updates without it.
+        If possible, the time is measured between bursts of full tracing, which slow the program down, and without
+        updates that were interrupted by other work, such as a validation pass.
         """
-        timed = self._uninterrupted if self._uninterrupted.seconds.values else self._interrupted_updates
+        timed = self._uninterrupted if self._uninterrupted.seconds.values else self._other_updates
         times = self._sampled.values or timed.seconds.values
         if not times:
             return None
@@ -91,7 +92,7 @@ class Recorder:
         self._time.data += event.wait_s
 
     def _forward(self, event: ModelCalled) -> None:
-        if not event.recomputed:  # it is part of its backward
+        if not event.recomputed:  # a recomputed call is part of a backward pass
             self._time.forward += event.seconds
 
     def _backward(self, event: BackwardEnded) -> None:
@@ -104,8 +105,8 @@ class Recorder:
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
             seconds = self._seconds_since(event, self._last_s)
-            whole = self._updates_done is not None and not self._interrupted
-            (self._uninterrupted if whole else self._interrupted_updates).add(update, seconds, self._time)
+            uninterrupted = self._updates_done is not None and not self._interrupted
+            (self._uninterrupted if uninterrupted else self._other_updates).add(update, seconds, self._time)
         self._begin(event, update + 1)
         if event.grad_norm is not None:
             self._add("grad_norm", update, event.grad_norm)
@@ -142,7 +143,7 @@ class Recorder:
             self._sampled.add(event.update, self._seconds_since(event, self._last_s) / updates)
 
     def _seconds_since(self, event: Event, last_s: float) -> float:
-        """Return the seconds until an event, without overhead."""
+        """Return the seconds from ``last_s`` until an event, without tracing overhead."""
         return event.time_s - last_s - (event.overhead_s - self._overhead_before_s)
 
     def _begin(self, event: Event, done: int | None) -> None:
@@ -152,7 +153,7 @@ class Recorder:
 
 
 class _TimeSplit:
-    """Seconds by part of an update, for the current update or the sum of many."""
+    """Seconds spent in each part of an update: of the current update, or the sum of many."""
 
     __slots__ = ("backward", "data", "forward", "optimizer")
 
@@ -179,8 +180,8 @@ class _TimeSplit:
         return self.data + self.forward + self.backward + self.optimizer
 
 
-class _Timed:
-    """The time of each update from step to step, and the parts of all of them together."""
+class _UpdateTimes:
+    """The time of each update, from step to step, and the seconds spent in each part of all updates."""
 
     __slots__ = ("_parts", "_total_s", "seconds")
 
@@ -193,7 +194,7 @@ class _Timed:
         """Add one update."""
         self.seconds.add(update, total_s)
         self._parts.add(split)
-        self._total_s += max(total_s, split.total())  # a step inside a backward is in two of the parts
+        self._total_s += max(total_s, split.total())  # a step within a backward pass counts in two parts
 
     def shares(self) -> Sequence[float]:
         """Return the shares of data, forward, backward and optimizer; their sum is at most 1."""

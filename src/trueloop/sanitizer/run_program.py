@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, cast
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HIDDEN_PARTS = ("tracing", "reporting", "cli", "app/sanitizer/watch.py")
 _HIDDEN = ("<trueloop", *(str(_PACKAGE / part) for part in _HIDDEN_PARTS))
-"""Code that runs between the program and PyTorch, or between the terminal and the program. `Trainer` is not part of it,
-since its users want to see its lines."""
+"""Files of trueloop whose frames are removed from tracebacks: those between the program and PyTorch, or between the
+terminal and the program. `Trainer` is not among them, since its users want to see its lines."""
 _IMPORT_FRAMES = "<frozen importlib"
 
 
@@ -27,16 +27,17 @@ class ProgramCommand:
     """The program to run."""
 
     target: str
-    """A file, a folder or archive with a ``__main__.py``, or the name of a module, as typed by the user."""
+    """A file, a folder or archive with a ``__main__.py``, or a module name, as typed by the user."""
     arguments: tuple[str, ...] = ()
     module: bool = False
+    """Whether ``target`` is a module name."""
 
 
 class ProgramResult(NamedTuple):
     """The exit code of a program, and the exception that left it."""
 
     code: int
-    """Exit code that Python would have returned."""
+    """Exit code with which Python would have ended."""
     error: BaseException | None
     """The exception that left the program; None after an exit."""
 
@@ -44,10 +45,10 @@ class ProgramResult(NamedTuple):
 def run_program(
     program: ProgramCommand, *, on_error: Callable[[BaseException], None] = lambda error: None
 ) -> ProgramResult:
-    """Run a program to its end, threads included, and print the traceback Python would print.
+    """Run a program until it and its threads have ended, and print the traceback that Python would print.
 
     ``sys.argv``, ``sys.path`` and ``__main__`` remain the program's, since its threads, exit functions and pickles need
-    them. Call it once per process, at its end: if the program left threads running, pools accept no work afterwards.
+    them. Call this once per process, at its end: if the program left threads running, pools accept no work afterwards.
 
     Args:
         program: the program to run.
@@ -69,23 +70,23 @@ def run_program(
         ended = ProgramResult(130 if isinstance(error, KeyboardInterrupt) else 1, error)
     try:
         _join_threads(threads)
-    except KeyboardInterrupt:  # Python exits here, with the code of an interruption
+    except KeyboardInterrupt:  # Python ends here too, with the code of an interruption
         return ended._replace(code=130)
     return ended
 
 
 def hide_internal_frames(error: BaseException) -> None:
     """Remove trueloop's frames, and those that loaded the program, from the tracebacks of an error and its causes."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
+    pending, seen = [error], set[int]()
+    while pending:
+        each = pending.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
         each.__traceback__ = _strip_trace(each.__traceback__)
-        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+        pending += [other for other in (each.__cause__, each.__context__) if other is not None]
         if isinstance(each, BaseExceptionGroup):
-            waiting += cast("Iterable[BaseException]", each.exceptions)
+            pending += cast("Iterable[BaseException]", each.exceptions)
 
 
 def _execute(program: ProgramCommand, main: ModuleType) -> None:
@@ -99,7 +100,7 @@ def _execute(program: ProgramCommand, main: ModuleType) -> None:
         _runpy_function("_run_module_as_main")("__main__", alter_argv=False)
     else:
         _first_on_path(str(path.resolve().parent))
-        main.__file__ = os.path.abspath(path)  # noqa: PTH100 - links stay links, as in Python
+        main.__file__ = os.path.abspath(path)  # noqa: PTH100 - Python does not resolve links either
         main.__loader__ = _ScriptLoader("__main__", main.__file__)
         main.__loader__.exec_module(main)
 
@@ -113,7 +114,7 @@ class _ScriptLoader(SourceFileLoader):
 
 
 def _runpy_function(name: str) -> Callable[..., Any]:
-    """Return a private function that ``python -m`` calls; no public one keeps ``__main__`` after the end."""
+    """Return a private function of runpy, as the public ones remove ``__main__`` when the program ends."""
     return getattr(importlib.import_module("runpy"), name)
 
 
@@ -125,7 +126,7 @@ def _fresh_main() -> ModuleType:
 
 
 def _first_on_path(folder: str) -> None:
-    """Replace the folder of the `trueloop` command, the first entry of ``sys.path``."""
+    """Put a folder first on ``sys.path``, in place of the folder of the `trueloop` command."""
     if not sys.flags.safe_path:
         sys.path[:1] = [folder]
 
@@ -157,18 +158,18 @@ def _print_error(error: BaseException) -> None:
 def _join_threads(before: set[threading.Thread]) -> None:
     """Wait for the threads that the program left running, as Python does before exit functions."""
     if any(not thread.daemon for thread in set(threading.enumerate()) - before):
-        # Not a join of each: a pool's threads wait for this signal of the end.
+        # Joining each thread is not enough: the threads of a pool wait for this signal.
         getattr(threading, "_shutdown")()  # noqa: B009
 
 
 def _strip_trace(trace: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
+    visible: list[TracebackType] = []
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not (name.startswith(_HIDDEN) or (not kept and name.startswith((_IMPORT_FRAMES, __file__)))):
-            kept.append(trace)
+        if not (name.startswith(_HIDDEN) or (not visible and name.startswith((_IMPORT_FRAMES, __file__)))):
+            visible.append(trace)
         trace = trace.tb_next
-    for each, following in pairwise([*kept, None]):
+    for each, following in pairwise([*visible, None]):
         if each is not None:
             each.tb_next = following
-    return kept[0] if kept else None
+    return visible[0] if visible else None

@@ -1,4 +1,4 @@
-"""Watches a stretch of a program: attaches the hooks, runs the detectors, makes the report."""
+"""Watches a part of a program's run: attaches the hooks, runs the detectors, makes the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.stream import describe_error
 from trueloop.tracing.user_location import is_user_code
 
-BATCHED_EVENTS: Final = 128  # events that are recorded together, in a fraction of the time of one by one
+BATCHED_EVENTS: Final = 128  # events that are recorded together, which is several times faster than one by one
 
 
 @cache
@@ -33,14 +33,14 @@ def _attachment() -> Attachment:
 
 
 class RunObserver(Protocol):
-    """Follows a run while it is in progress. It is called within the program's own calls, so it must be quick."""
+    """Gets the numbers of a run while it is in progress, within the program's own calls, so it must be quick."""
 
     def add_value(self, series: str, update: int, value: float) -> None:
-        """Add the newest value of one of the report's series."""
+        """Add the latest value of one of the report's series."""
         ...
 
     def write_if_due(self, status: RunStatus) -> None:
-        """Write the status if enough time has passed; called at every event, and every few updates."""
+        """Write the status if enough time has passed since the last call; called at events and every few updates."""
         ...
 
 
@@ -57,7 +57,7 @@ class RunStatus(Protocol):
         ...
 
     def newest_layer_norms(self) -> tuple[int, list[str], list[float | None]] | None:
-        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        """Return the latest update whose norms by layer were read, the names of the layers, and their norms."""
         ...
 
 
@@ -67,9 +67,9 @@ class Watch:
     Args:
         catalogue: the failures to watch for.
         on_finding: called with each new finding.
-        is_suppressed: whether a comment or a setting suppresses a code at a line.
-        errors: the PyTorch errors that can be explained, by their kind.
-        observer: follows the run while it is in progress.
+        is_suppressed: returns whether a comment or a setting suppresses a code at a line.
+        errors: name of a PyTorch error that can be explained -> its catalogue entry.
+        observer: gets the numbers of the run while it is in progress.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Watch:
         recorder = Recorder(self._add_value)
         self._recorder: Recorder | None = recorder
         self._record_handlers = recorder.handlers
-        self._periodic_check = self._attachment.stream.isolated("the newest numbers", self._update_observer)
+        self._periodic_check = self._attachment.stream.isolated("the latest numbers", self._update_observer)
         self._errors, self._recent = errors or {}, RecentCalls()
         self._recent_handlers = self._recent.handlers
         self._pending: list[Event] = []
@@ -110,12 +110,12 @@ class Watch:
         self._baseline = (stream.update, sampling.updates_traced, stream.overhead_s, start_s)
 
     def stop(self) -> Report:
-        """Stop watching; PyTorch is restored unless another watch is active."""
+        """Stop watching, and restore PyTorch unless another watch is active."""
         stream = self._attachment.stream
         try:
             for finish in stream.on_detach:
                 finish()
-        finally:  # Ctrl-C, while digests of other ranks are awaited
+        finally:  # also after Ctrl-C while digests of other ranks are awaited
             if self._periodic_check in stream.periodic_checks:
                 stream.periodic_checks.remove(self._periodic_check)
             self._attachment.detach(self._on_event)
@@ -126,13 +126,13 @@ class Watch:
         return self._final_report
 
     def report(self) -> Report:
-        """Return the report up to now, or up to the stop."""
+        """Return the report of the run until now, or until the watch was stopped."""
         return self._final_report or self._report()
 
     def name_parameters(self, model: nn.Module) -> None:
-        """Name the parameters of a model now, before its first call."""
+        """Name the parameters of a model before its first call."""
         registry = self._attachment.stream.registry
-        registry.ref(model)  # numbers it before others of its class that are called earlier
+        registry.ref(model)  # so that it gets a lower number than models of its class that are called earlier
         registry.name_parameters(model)
 
     @property
@@ -146,19 +146,19 @@ class Watch:
         return self._recorder.timing() if self._recorder else None
 
     def newest_layer_norms(self) -> tuple[int, list[str], list[float | None]] | None:
-        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        """Return the latest update whose norms by layer were read, the names of the layers, and their norms."""
         self._process_pending()
         return self._recorder.layer_norms.newest() if self._recorder else None
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Ignore what is done within a ``with`` block, which is not the program's doing."""
+        """Trace nothing within a ``with`` block, whose operations are not part of the program."""
         stream = self._attachment.stream
-        on, stream.active = stream.active, False
+        was_active, stream.active = stream.active, False
         try:
             yield
         finally:
-            stream.active = on
+            stream.active = was_active
 
     def report_error(self, error: BaseException) -> None:
         """Report an exception that left the program to the detectors, and explain it if PyTorch raised it."""
@@ -216,7 +216,7 @@ class Watch:
             self._update_observer()
 
     def _process_pending(self) -> None:
-        """Record the pending events: many together take a fraction of the time each."""
+        """Record the pending events."""
         with self._attachment.stream.lock:
             pending, self._pending = self._pending, []
             for event in pending:
@@ -250,13 +250,13 @@ class Watch:
 
     def _drop_observer(self, error: Exception) -> None:
         self._observer = None
-        self._record_problem("the run can no longer be followed", error)
+        self._record_problem("the display of the run is no longer updated", error)
 
     def _explain(self, error: BaseException) -> None:
         self._process_pending()
         found = frozenset(finding.code for finding in self._dispatcher.findings())
         stream, program = self._attachment.stream, self._attachment.program
-        recent = self._recent if stream.full_tracing else RecentCalls()  # after a gap nothing is recent
+        recent = self._recent if stream.full_tracing else RecentCalls()  # calls before a gap in tracing are not recent
         try:
             models = [model for model, _ in program.models.items() if stream.registry.ref(model) in self._recent.models]
             self._explained_error = explain(error, self._errors, Context(models, recent, stream.update, found))

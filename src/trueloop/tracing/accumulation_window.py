@@ -28,22 +28,22 @@ class AccumulationWindows:
     program: ProgramState
     ledger: GradientLedger = field(default_factory=GradientLedger)
     scaled: Refs = NO_REFS
-    """Parameters whose gradient is still multiplied by a GradScaler's factor."""
+    """Parameters whose gradient is multiplied by a GradScaler's factor."""
     factor_read: bool = False
-    """The program has read a GradScaler's factor since the latest step, perhaps to divide by it."""
+    """Whether the program has read a GradScaler's factor since the latest step, perhaps to divide by it."""
     unused: Refs = NO_REFS
-    """Parameters with a gradient contribution that no step has used."""
+    """Parameters with a contribution to their gradient that no step has used."""
     latest_backward: BackwardStarted | None = None
     latest_step_at: CodePosition | None = None
     on_missing_step: Callable[[Optimizer, OptimizerState, CodePosition | None], None] = lambda optimizer, state, at: (
         None
     )
-    """Called at the second and later backwards of an optimizer that has never stepped."""
+    """Called for an optimizer that has never stepped, at its second and each later backward pass."""
     _scaled_versions: dict[int, GradientVersion] = field(default_factory=dict[int, GradientVersion])
-    """Versions of the gradients after the latest backwards of scaled losses, by the parameter's id."""
+    """Id of a parameter -> version of its gradient after the latest backward pass of a scaled loss."""
     _parameter_refs: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
-    """Every parameter that may get a gradient, and whether an optimizer holds it. One that none holds may no longer be
-    a leaf, as in a teacher that is averaged with gradients on."""
+    """Every parameter that may get a gradient, and whether an optimizer has it. Others may not be leaves any longer, as
+    in a teacher model that is averaged with gradients enabled."""
     _cache_key: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], GradientVersion | None]] = ()
 
@@ -64,20 +64,20 @@ class AccumulationWindows:
         self._cache_key = self._before = ()
 
     def on_step(
-        self, state: OptimizerState, holds: Sequence[Tensor], parameters: Refs, location: CodePosition | None
+        self, state: OptimizerState, tensors: Sequence[Tensor], parameters: Refs, location: CodePosition | None
     ) -> None:
         """Begin a new window after a step.
 
         Args:
-            state: of the optimizer.
-            holds: all its parameters.
-            parameters: refs of these.
-            location: of the step.
+            state: state of the optimizer.
+            tensors: all parameters of the optimizer.
+            parameters: refs of these parameters.
+            location: line of the step.
         """
         state.start_window(fully_traced=True)
         self.latest_step_at = location
         self.factor_read = False
-        self.ledger.on_step(holds)
+        self.ledger.on_step(tensors)
         self.unused -= parameters
         self.scaled -= parameters
 
@@ -89,16 +89,16 @@ class AccumulationWindows:
         self.ledger.on_backward_start()
         self._before = [
             (reference, None if (gradient := parameter.grad) is None else _gradient_version(gradient))
-            for reference, held in parameters
-            if (parameter := reference()) is not None and (held or parameter.is_leaf)
+            for reference, in_optimizer in parameters
+            if (parameter := reference()) is not None and (in_optimizer or parameter.is_leaf)
         ]
 
     def on_backward_end(self, started: BackwardStarted, scale: float | None) -> Refs:
-        """Return the parameters whose gradient has changed since the backward started.
+        """Return the parameters whose gradient has changed since the backward pass started.
 
         Args:
-            started: the event of the backward's start.
-            scale: GradScaler's factor in the gradients, 0 if it was not read; None = not scaled.
+            started: the event of the start.
+            scale: GradScaler's factor in the gradients; 0 = the factor was not read, None = the loss is not scaled.
         """
         self.latest_backward, location = started, started.location
         self.ledger.on_backward_end(location)
@@ -118,60 +118,60 @@ class AccumulationWindows:
         self.unused = self.unused | received if self.unused else received
         self.scaled = self.scaled - received if scale is None else self.scaled | received
         for optimizer, state in self.program.optimizers.items():
-            holds = parameters_of(optimizer)
-            if received.isdisjoint(refs(holds)):
+            parameters = parameters_of(optimizer)
+            if received.isdisjoint(refs(parameters)):
                 continue
             state.backwards += 1
             state.cleared_at = None
-            state.sample_gradient = _first_gradient(holds)
+            state.sample_gradient = _first_gradient(parameters)
             if state.backwards > 1:
                 if not state.steps:
                     self.on_missing_step(optimizer, state, location)
-                norm = joint_norm(holds)
+                norm = joint_norm(parameters)
                 state.grad_norm_after_backward = None if norm is None else norm / (scale or 1.0)
         return received
 
-    def still_scaled(self, graded: Sequence[Tensor]) -> Refs:
-        """Return the parameters whose gradient has not changed since the backward of a scaled loss."""
+    def still_scaled(self, with_grad: Sequence[Tensor]) -> Refs:
+        """Return the parameters whose gradient has not changed since the backward pass of a scaled loss."""
         if not self.scaled or self.factor_read:
             return NO_REFS
         unchanged = [
-            p for p in graded if p.grad is not None and self._scaled_versions.get(id(p)) == _gradient_version(p.grad)
+            p for p in with_grad if p.grad is not None and self._scaled_versions.get(id(p)) == _gradient_version(p.grad)
         ]
         return self.scaled & self.stream.registry.refs(unchanged)
 
-    def on_cleared(self, held: Sequence[Tensor]) -> Refs:
-        """Record that these gradients were cleared; return those with a contribution that no step had used."""
-        self.ledger.on_cleared(held)
-        parameters = self.stream.registry.refs(held)
+    def on_cleared(self, tensors: Sequence[Tensor]) -> Refs:
+        """Record that gradients were cleared; return the parameters with a contribution that no step had used."""
+        self.ledger.on_cleared(tensors)
+        parameters = self.stream.registry.refs(tensors)
         lost = self.unused & parameters
         self.unused -= parameters
         self.scaled -= parameters
         return lost
 
     def record_cleared_at(self, parameters: Refs, location: CodePosition | None) -> None:
-        """Record where unused gradients were cleared."""
+        """Record the line that cleared unused gradients."""
         for optimizer, state in self.program.optimizers.items():
             if not parameters.isdisjoint(self.stream.registry.refs(parameters_of(optimizer))):
                 state.cleared_at = location
 
     def _parameters(self) -> Sequence[tuple[weakref.ref[Tensor], bool]]:
-        """Return every parameter of the models called and the optimizers stepped in the training thread, each once."""
+        """Return each parameter once of the models called and the optimizers stepped in the training thread."""
         program, optimizers = self.program, self.program.training_optimizers()
         if program.multi_threaded:
             now = (program.thread_number(), self.stream.update)
             found = {id(p): p for model, called in program.models.items() if called == now for p in model.parameters()}
-            held = {id(p) for o in optimizers for p in parameters_of(o)}
-            return [(weakref.ref(p), key in held) for key, p in found.items()]
+            in_optimizers = {id(p) for o in optimizers for p in parameters_of(o)}
+            return [(weakref.ref(p), key in in_optimizers) for key, p in found.items()]
         key = (program.structure_changes, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._cache_key:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
-            held = len(found)
-            here = program.thread_number()
+            in_optimizers = len(found)
+            own_thread = program.thread_number()
             for model, (thread, _) in program.models.items():
-                if thread == here:
+                if thread == own_thread:
                     found.update((id(p), p) for p in model.parameters())
-            self._parameter_refs = [(weakref.ref(p), index < held) for index, p in enumerate(found.values())]
+            self._parameter_refs = [(weakref.ref(p), index < in_optimizers) for index, p in enumerate(found.values())]
             self._cache_key = key
         return self._parameter_refs
 
@@ -185,7 +185,7 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def joint_norm(parameters: Sequence[Tensor]) -> float | None:
-    """Return the joint L2 norm of all gradients; None without a gradient, or if it needs a device synchronisation."""
+    """Return the joint L2 norm of all gradients; None without a gradient, or if they are on a GPU."""
     norms = gradient_norms([p.grad for p in parameters if p.grad is not None])
     return None if norms is None else math.hypot(*norms)
 
@@ -200,8 +200,8 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
         if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
             return None
     try:
-        norms = list(map(torch.linalg.vector_norm, local))  # what _foreach_norm does, too, with less overhead for a few
-    except (NotImplementedError, RuntimeError):  # one of the others is sparse, or on another device
+        norms = list(map(torch.linalg.vector_norm, local))  # like _foreach_norm, with less overhead for few tensors
+    except (NotImplementedError, RuntimeError):  # some gradient is sparse, or on another device
         return None
     return [norm.item() for norm in norms] if all(norm.is_cpu for norm in norms) else None
 

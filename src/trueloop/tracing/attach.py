@@ -1,7 +1,7 @@
 """Attaches all hooks to PyTorch, and removes them again.
 
 Full tracing emits every event and costs about 0.2 ms per update. Sampled tracing emits the events that are rare or
-nearly free, with a burst of full tracing now and then: see `sampling`.
+nearly free, interrupted by bursts of full tracing: see `sampling`.
 """
 
 import os
@@ -17,22 +17,22 @@ from trueloop.tracing.stream import EventStream, Listener
 
 
 class Hook(Protocol):
-    """Traces one part of PyTorch, by replacing functions or by PyTorch's own hooks."""
+    """Traces one part of PyTorch, by replaced functions or PyTorch's own hooks."""
 
     emits: ClassVar[tuple[type[Event], ...]]
-    """The events that are missing or incomplete where it cannot be installed."""
+    """Events that are missing or incomplete if the hook cannot be installed."""
 
     def install_always(self, patches: Patches) -> None:
-        """Install what is needed as long as some listener is subscribed."""
+        """Install the replacements that are needed as long as some listener is subscribed."""
         ...
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install what only full tracing needs; called each time full tracing starts."""
+        """Install the replacements that only full tracing needs; called each time full tracing starts."""
         ...
 
 
 class Attachment:
-    """PyTorch with all hooks installed as long as some listener is subscribed; there is one per process.
+    """Keeps all hooks installed in PyTorch as long as some listener is subscribed; there is one per process.
 
     Args:
         make_hooks: creates all hooks from the event stream and the program state that they share.
@@ -45,7 +45,7 @@ class Attachment:
         self._listeners: list[Listener] = []
         self._process = os.getpid()
         self.unavailable_events: dict[type[Event], str] = {}
-        """Events that this version of PyTorch gives no means to trace -> the reason, in words."""
+        """Event type that cannot be traced with this version of PyTorch -> the reason, in words."""
         self.sampling = SamplingController(
             self.stream, start_full_tracing=self._start_full_tracing, stop_full_tracing=self._stop_full_tracing
         )
@@ -55,7 +55,7 @@ class Attachment:
         self.stream.after_update = self.sampling.after_update
 
     def attach(self, listener: Listener) -> None:
-        """Deliver all events to one more listener; the first one installs the hooks."""
+        """Deliver all events to another listener; the first listener installs the hooks."""
         with self.stream.lock:
             if self._process != os.getpid():
                 self._after_fork_in_child()
@@ -65,21 +65,21 @@ class Attachment:
                 if len(self._listeners) == 1:
                     self._install()
                 self.sampling.start()
-            except BaseException:  # Ctrl-C: the caller has nothing to detach by
+            except BaseException:  # after Ctrl-C the caller does not know that it is attached
                 self.detach(listener)
                 raise
 
     def detach(self, listener: Listener) -> None:
-        """Stop delivering events to a listener; the last one removes all hooks."""
+        """Stop delivering events to a listener; the last listener removes all hooks."""
         with self.stream.lock:
-            if listener not in self._listeners:  # it was attached in the process that this one was forked from
+            if listener not in self._listeners:  # attached in the parent, before this process was forked
                 return
             self.stream.unsubscribe(listener)
             self._listeners.remove(listener)
             if not self._listeners:
                 try:
                     self._uninstall()
-                except BaseException:  # Ctrl-C in the middle of it
+                except BaseException:  # Ctrl-C before all hooks were removed
                     self._uninstall()
                     raise
 
@@ -100,7 +100,7 @@ class Attachment:
         self._always.restore()
 
     def _after_fork_in_child(self) -> None:
-        """Remove all hooks in a forked child: none of its listeners was attached there."""
+        """Remove all hooks in a forked child, since its listeners were attached in the parent."""
         self._process = os.getpid()
         self._listeners.clear()
         self._uninstall()
@@ -108,7 +108,7 @@ class Attachment:
     def _start_full_tracing(self) -> None:
         start_s = perf_counter()
         with self.stream.lock:
-            if self._listeners:  # the last one may have detached on another thread just now
+            if self._listeners:  # another thread may just have detached the last one
                 for hook in self._hooks:
                     self._install_hook(hook, hook.install_full_tracing, self._full_tracing)
         self.stream.overhead_s += perf_counter() - start_s
@@ -120,11 +120,11 @@ class Attachment:
         self.stream.overhead_s += perf_counter() - start_s
 
     def _install_hook(self, hook: Hook, install: Callable[[Patches], None], patches: Patches) -> None:
-        """Install a hook; if this version of PyTorch lacks what it needs, record that and go on with the others."""
+        """Install a hook; if this version of PyTorch lacks something it needs, record its events as unavailable."""
         try:
             install(patches)
         except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
             if self.unavailable_events.keys().isdisjoint(hook.emits):
                 self.stream.record_problem("a hook cannot be installed with this version of PyTorch", error)
-            why = f"its events cannot be traced with this version of PyTorch: {error}"
-            self.unavailable_events.update(dict.fromkeys(hook.emits, why))
+            reason = f"its events cannot be traced with this version of PyTorch: {error}"
+            self.unavailable_events.update(dict.fromkeys(hook.emits, reason))

@@ -1,4 +1,4 @@
-"""Records one pass over a DataLoader: order, sorted labels, equal workers; numbers only, never a sample."""
+"""Records numbers about one pass over a DataLoader: its sample order, sorted labels, and copied workers."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
 from trueloop.tracing.patch import HIDDEN_FILE
 
-MIN_INDICES: Final = 256  # indices that identify an order; 256! orders are possible
+MIN_INDICES: Final = 256  # indices that are enough to identify an order
 MAX_LABELS: Final = 4096  # distinct labels
 MAX_COLUMNS: Final = 8
-MAX_DEPTH: Final = 4  # nested lists and dictionaries in a batch
+MAX_DEPTH: Final = 4  # levels of nested lists and dictionaries in a batch
 
 
 class FirstIndices:
@@ -26,14 +26,14 @@ class FirstIndices:
         self._indices: list[int] = []
         self.batches = 0
         self.complete = False
-        """Enough indices are known, or there are none."""
+        """Whether enough indices are known, or the sampler returns none that can be compared."""
 
     def add(self, indices: Any) -> None:
-        """Add the sampler's indices of one batch: one or several."""
+        """Add the sampler's indices of one batch: an index, or a list of them."""
         several = cast("Sequence[Any]", indices if isinstance(indices, list | tuple) else [indices])
         if set(map(type, several)) != {int}:
             self._indices.clear()
-            self.complete = True  # keys, tensors, pairs: orders that cannot be compared
+            self.complete = True  # keys, tensors or pairs, which are not compared
             return
         self._indices += several
         self.batches += 1
@@ -63,7 +63,7 @@ class _Column:
     ended: set[float] = field(default_factory=set[float])
 
     def add(self, values: Iterable[float]) -> bool:
-        """Add the next values; False = a value returned after its block, or there are too many values."""
+        """Add values; return False if one occurred before the previous block, or there are too many distinct values."""
         for value in values:
             if value == self.value:
                 self.length += 1
@@ -86,10 +86,10 @@ class _Column:
 
 
 class LabelBlocks:
-    """Detects columns of equal whole numbers in blocks, as labels in a dataset sorted by class.
+    """Detects columns of integers where equal values follow each other, as the labels in a dataset sorted by class.
 
-    In shuffled data a value repeats within the first batch, and nothing more is checked: the cost is that of one small
-    list. In sorted data it is 5 us per batch, in one epoch.
+    In shuffled data a value reappears within the first batch, and no more batches are checked: the cost is one small
+    list. In sorted data the cost is 5 us per batch, in one epoch.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class LabelBlocks:
 
     @property
     def finished(self) -> bool:
-        """No column can be sorted."""
+        """Whether no column is sorted so far, so that the rest need not be checked."""
         return self._columns is not None and not self._columns
 
     def add(self, batch: Any) -> None:
@@ -120,14 +120,14 @@ class LabelBlocks:
             self._check_monotonic(parts)
 
     def sorted_columns(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the name, number of values and shortest block of each sorted column, at the epoch's end."""
+        """Yield the name, number of distinct values and smallest block of each sorted column, at the epoch's end."""
         for name, column in (self._columns or {}).items():
             values, shortest = column.close()
             if values > 1:
                 yield name, values, shortest
 
     def _check_monotonic(self, parts: Mapping[str, Tensor]) -> None:
-        """Keep the features that are monotonic over the samples, as a time stamp is."""
+        """Record which features are monotonic over all samples so far, as a time stamp is."""
         tables = [part for part in parts.values() if part.ndim == 2 and part.shape[1] > 1 and part.is_floating_point()]
         if not tables or len(tables[0]) < 2 or (self._monotonic is not None and not self._monotonic.any()):
             return
@@ -138,7 +138,7 @@ class LabelBlocks:
 
     @property
     def looks_like_time_series(self) -> bool:
-        """The samples look like a time series."""
+        """Whether the samples look like a time series."""
         return self.overlapping or (self._monotonic is not None and bool(self._monotonic.any()))
 
 
@@ -146,9 +146,9 @@ class WorkerCopies:
     """Detects workers of a loader over an iterable dataset that all return the same first batch.
 
     Args:
-        workers: number of workers; each returns one of the first batches.
+        workers: number of workers; each of them returns one of the first batches.
 
-    Cost: one pass over the numbers of ``workers`` + 1 batches.
+    Cost: hashing ``workers`` + 1 batches.
     """
 
     def __init__(self, workers: int) -> None:
@@ -157,7 +157,7 @@ class WorkerCopies:
         self._batches = 0
         self.samples = 0
         self.finished = False
-        """The decision is made."""
+        """Whether no more batches are needed."""
         self.duplicated = False
 
     def add(self, batch: Any) -> None:
@@ -168,12 +168,12 @@ class WorkerCopies:
         same = digest == self._first_digest
         self._batches += 1
         last = self._batches > self._workers
-        self.duplicated = last and not same  # a stream that repeats one batch proves nothing
+        self.duplicated = last and not same  # a dataset that always returns the same batch proves nothing
         self.finished = last or not same
 
 
 def _digest(part: Any, depth: int) -> int:
-    """Return a hash of a batch; equal for equal numbers and strings."""
+    """Return a hash of a batch, which is equal for equal numbers and strings."""
     if isinstance(part, Tensor):
         if part.device.type != "cpu" or part.layout != torch.strided or part.is_quantized:
             return id(part)
@@ -232,9 +232,9 @@ class LoaderPass:
     location: CodePosition | None = None
     """Where the iterator was created."""
     seeded_at: CodePosition | None = None
-    """The latest ``torch.manual_seed`` before it, since the previous pass of a shuffling loader."""
+    """The latest ``torch.manual_seed`` since the previous pass of a shuffling loader."""
     distributed: Any = None
-    """The DistributedSampler that shuffles it, until its first batch."""
+    """The DistributedSampler that shuffles the pass; None after the first batch."""
     index: int = 0
     """Number of batches returned."""
     length: int | None = None
@@ -246,14 +246,14 @@ class LoaderPass:
     blocks: LabelBlocks | None = None
     copies: WorkerCopies | None = None
     inspect_batches: bool = False
-    """Each batch is inspected for one of these two, also in sampled tracing."""
+    """Whether each batch is added to ``blocks`` or ``copies``, also in sampled tracing."""
     ended: bool = False
 
 
 def current_loader_pass() -> LoaderPass | None:
     """Return the pass over a loader that is fetching a batch on this thread.
 
-    It is searched on the stack, so that batches, which are far more frequent than calls of this, have no cost.
+    The pass is searched on the stack, so that batches, which are far more frequent than calls of this, have no cost.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None:

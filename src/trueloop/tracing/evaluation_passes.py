@@ -1,4 +1,4 @@
-"""Derives evaluation passes from events: a trained model goes through a loader it is not trained on."""
+"""Derives evaluation passes from events: passes of a trained model over a loader on which it is not trained."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,50 +20,50 @@ from trueloop.tracing.events import (
     WatchEnded,
 )
 
-MAX_CALLS: Final = 64  # of one pass that are kept
+MAX_CALLS: Final = 64  # calls of one pass that are recorded
 
 
 @dataclass(slots=True)
 class EvaluationPass:
-    """One pass over a loader, up to its newest batch."""
+    """One pass over a loader, up to its latest batch."""
 
     loader: Ref
     update: int
     calls: list[ModelCalled] = field(default_factory=list[ModelCalled])
-    """Calls of trained models on its batches; at most `MAX_CALLS`."""
+    """Calls of trained models on batches of the pass; at most `MAX_CALLS`."""
     batches: int = 0
     trained: bool = False
-    """A backward or a step has happened within it, so it is a training pass."""
+    """Whether a backward pass or a step was run during this pass, so that it is a training pass."""
     repeated: bool = False
-    """Its model went through the loader, or a batch of it, again before the next update, as in Monte Carlo sampling.
-    Another model, such as a moving average, may follow."""
+    """Whether the model was called on the loader, or on a batch of it, again before the next update, as in Monte Carlo
+    sampling. Calls of another model, such as a moving average, do not count."""
     graph_used: bool = False
-    """A graph of one of its calls was run backward before the model was called again on the same batch."""
+    """Whether the graph of a call was run backward before the model was called again on the same batch."""
     left_early: bool = False
-    """Training happened after its newest call, so it may have been left before its loader's end."""
+    """Whether training followed the latest call, so that the pass may have been left before the loader's end."""
     partly_traced: bool = False
-    """It was not fully traced, or its loader had been left before without an update since."""
+    """Whether the pass was not fully traced, or no update separates it from an earlier pass over its loader."""
 
     @property
     def models(self) -> Sequence[Ref]:
-        """Models that were called."""
+        """Models that were called, each once."""
         return list(dict.fromkeys(call.model for call in self.calls))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EvaluationPassesEnded(Event):
-    """RARE. Evaluation passes have ended, followed by an update or by nothing; derived by `EvaluationPassTracker`."""
+    """RARE. Evaluation passes have ended, and so has the watch, or an update follows; from `EvaluationPassTracker`."""
 
     passes: Sequence[EvaluationPass] = ()
     left_early: Sequence[EvaluationPass] = ()
-    """Passes that were left before their loader's end; the use of its other samples is unknown."""
+    """Passes that were left before their loader's end; how its other samples are used is unknown."""
 
 
 class EvaluationPassTracker:
-    """Finds evaluation passes: from the start of a loader to its end without a backward or a step, by a trained model.
+    """Finds passes in which a trained model is called from a loader's start to its end, without training.
 
-    The purpose of a pass shows in what follows it, so all passes between two updates are returned together, when the
-    later update starts or the run ends.
+    Later passes show what a pass is for, so all passes between two updates are returned together, when the later
+    update starts or the run ends.
     """
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
@@ -73,7 +73,7 @@ class EvaluationPassTracker:
     def __init__(self) -> None:
         self._open_passes: dict[Ref, EvaluationPass] = {}
         self._has_new_pass = False
-        """A pass was started since the latest backward or step."""
+        """Whether a pass was started since the latest backward pass or step."""
         self._ended: list[EvaluationPass] = []
         self._stepped_parameters: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
@@ -83,10 +83,10 @@ class EvaluationPassTracker:
         self._left_early: list[EvaluationPass] = []
 
     def observe(self, event: Any) -> EvaluationPassesEnded | None:
-        """Process an event; return the passes that have ended, followed by an update or by nothing.
+        """Process an event; if an update starts or the run ends, return the passes that have ended before.
 
-        Also passes that were left before their loader's end, which is known only when the loader is started again after
-        an update, or the run ends.
+        This includes passes that were left before their loader's end, which is known only when the loader is started
+        again after an update, or the run ends.
         """
         ended = self._process(event)
         if not ended and not self._left_early:  # the usual case
@@ -161,7 +161,7 @@ class EvaluationPassTracker:
             current.partly_traced = True
 
     def _leave_early(self, *passes: EvaluationPass) -> None:
-        """Record passes that certainly do not continue."""
+        """Record those passes that were certainly left before their loader's end."""
         for current in passes:
             certain = (current.left_early or not current.trained) and not current.partly_traced and not current.repeated
             if certain and len(current.calls) > 1:
@@ -170,7 +170,7 @@ class EvaluationPassTracker:
 
     def _on_end(self, event: LoaderExhausted) -> None:
         current = self._open_passes.pop(event.loader, None)
-        if current is not None and current.calls and not current.trained and event.batches_with_backward == 0:
+        if current is not None and current.calls and not current.trained and event.backwards == 0:
             current.batches = event.batches
             self._ended.append(current)
 
@@ -181,10 +181,10 @@ class EvaluationPassTracker:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HeldOutEvaluated(Event):
-    """RARE. A trained model has gone through another loader without a backward; derived by `HeldOutTracker`."""
+    """RARE. A trained model went through another loader without a backward pass; from `HeldOutTracker`."""
 
     loader: Ref
-    """The loader of the evaluation, read to its end."""
+    """The loader of the evaluation, which has ended."""
     training_loader: Ref
     """The loader that the model is trained on."""
 
@@ -218,7 +218,7 @@ class HeldOutTracker:
                 self._trained_on[loader] = training_loader
         elif kind is LoaderExhausted:
             training_loader = self._trained_on.pop(event.loader, None)
-            if training_loader is not None and not event.batches_with_backward:
+            if training_loader is not None and not event.backwards:
                 return HeldOutEvaluated(loader=event.loader, training_loader=training_loader)
         return None
 

@@ -1,11 +1,11 @@
 """The events of a training run, as detectors receive them. See also `Detector`.
 
 RARE events are always emitted. The others are emitted during full tracing only: the first windows of the run, a few
-updates after every change of structure (new optimizer, loader, mode), and a short burst now and then. A `TracingGap`
-marks what was not traced in between. Within a burst nothing is missing.
+updates after every change of structure (new optimizer, loader, mode), and short bursts later. A `TracingGap`
+stands for the updates that were not traced. Within a burst no event is missing.
 
-``update`` counts steps of any optimizer, ``backward_count`` counts outermost calls of backward. Fields marked LIVE hold
-the program's own objects, which must not be kept after ``observe``. A number that would need a device synchronisation
+``update`` counts the steps of all optimizers, ``backward_count`` the outermost calls of ``backward``. LIVE fields hold
+the program's own objects, which must not be stored after ``observe``. A number that would need a GPU synchronisation
 is None.
 """
 
@@ -18,18 +18,18 @@ from trueloop.core.findings import CodePosition, SourceLocation
 
 
 class Ref:
-    """A reference to one object of the program for the length of the run; equal only to itself.
+    """Identifies one object of the program throughout the run; a reference is equal only to itself.
 
-    Holding it does not keep the object alive.
+    A reference does not keep its object in memory.
     """
 
     __slots__ = ("__weakref__", "kind", "name")
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
-        """Class name: "AdamW", "Parameter", "Net"."""
+        """Class name of the object: "AdamW", "Parameter", "Net"."""
         self.name = name
-        """Name for messages, refined as more is known: "0.weight", then "encoder.0.weight"."""
+        """Name of the object in messages, refined as more is known: "0.weight", then "encoder.0.weight"."""
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
@@ -41,32 +41,33 @@ NO_REFS: Refs = frozenset()
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Event:
-    """The base class of events. Not frozen, which would cost 3 us each, but constant once emitted."""
+    """The base class of events. Events are not frozen, which would cost 3 us each, but never change once emitted."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """The fields that hold the program's own objects during dispatch, and None afterwards."""
+    """Fields that contain the program's own objects while the event is dispatched, and None afterwards."""
     update: int = 0
-    """Number of updates before it; set, as the next three fields, when it is emitted."""
+    """Number of updates before the event. `EventStream.emit` sets this field and the next three."""
     backward_count: int = 0
-    """Number of backwards started before it."""
+    """Number of backward passes that started before the event."""
     time_s: float = 0.0
-    """Time on the clock of ``time.perf_counter``."""
+    """Time of the event, on the clock of ``time.perf_counter``."""
     overhead_s: float = 0.0
-    """Timed tracing overhead until then, in seconds."""
+    """Tracing overhead measured before the event, in seconds."""
     location: CodePosition | None = None
-    """The user's line that caused it; None if no user line is on the stack."""
+    """The user's line that caused the event; None if no user line is on the stack."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TracingGap(Event):
-    """RARE. Updates since the previous event were not fully traced; ``update`` and ``backward_count`` have moved on."""
+    """RARE. Updates since the previous event were not fully traced; ``update`` and ``backward_count`` include them."""
 
     updates: int
+    """Number of updates that were not fully traced."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WatchEnded(Event):
-    """RARE. The last event."""
+    """RARE. The watch ends; no event follows."""
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -79,25 +80,25 @@ class LoaderStarted(Event):
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_loader",)
     loader: Ref
     epoch: int
-    """Number of earlier starts."""
+    """Number of earlier starts of the loader."""
     sampler: str
     """Class name of the sampler: "RandomSampler", "SequentialSampler", "DistributedSampler", ..."""
     shuffles: bool | None
-    """None if the sampler's class is not PyTorch's own."""
+    """Whether the sampler shuffles; None if its class is not PyTorch's own."""
     batch_size: int | None
     workers: int
     drop_last: bool
     live_loader: Any
     """LIVE: the DataLoader."""
     dataset: Ref | None = None
-    """None if it cannot be weakly referenced, such as a list."""
+    """The dataset; None if it cannot be weakly referenced, such as a list."""
     made_at: CodePosition | None = None
     """Where the DataLoader was created."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchLoaded(Event):
-    """A DataLoader returned a batch. It has no location, since no detector needs it."""
+    """A DataLoader returned a batch. The event has no location, since no detector needs one."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref
@@ -111,34 +112,34 @@ class BatchLoaded(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoaderExhausted(Event):
-    """RARE. A DataLoader has no more batches: another was requested, or the program turned to another loader.
+    """RARE. A DataLoader has no more batches; emitted when the program requests another, or uses another loader.
 
-    It is not emitted for a loader that was left by ``break`` before its last batch.
+    Not emitted for a loader that was left by ``break`` before its last batch.
     """
 
     loader: Ref
     epoch: int
     batches: int
     pending_backwards: int
-    """Number of backwards since the latest step of any optimizer."""
-    batches_with_backward: int
-    """Number of backwards during this epoch of the loader."""
+    """Number of backward passes since the latest step of any optimizer."""
+    backwards: int
+    """Number of backward passes during this epoch of the loader."""
     wait_s: float = 0.0
-    """Wait for its batches except the first, which may include the start of workers."""
+    """Time spent waiting for all batches except the first, which may include the start of workers."""
     seconds: float = 0.0
-    """Time from its first batch to its end."""
+    """Time from the first batch to the end of the epoch."""
     workers: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SampleOrderRecorded(Event):
-    """RARE. The order of samples in an epoch of a shuffling loader, as far as needed to compare it with others."""
+    """RARE. The start of the sample order in one epoch of a shuffling loader, to be compared with other epochs."""
 
     loader: Ref
     dataset: Ref | None
     epoch: int
     digest: int
-    """Hash of the first ``count`` indices; equal = the same samples in the same order."""
+    """Hash of the first ``count`` indices; equal hashes mean the same samples in the same order."""
     count: int
     distinct: int
     batches: int
@@ -156,65 +157,64 @@ class DistributedEpochStarted(Event):
     loader: Ref
     dataset: Ref | None
     order: tuple[int, int, int, int]
-    """The sampler's epoch, seed, number of processes, and rank, which determine the order."""
+    """The sampler's epoch, seed, number of processes, and rank, which determine the order of samples."""
     made_at: CodePosition | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SortedLabels(Event):
-    """RARE. An integer column was sorted into blocks over a whole epoch: no value returned after its block."""
+    """RARE. Through a whole epoch an integer column was sorted: all samples with the same value followed each other."""
 
     loader: Ref
     epoch: int
     column: str
     """Key or index of the column in a batch: "1", "label"."""
     distinct_values: int
-    """Number of distinct values."""
+    """Number of distinct values in the column."""
     smallest_block: int
     """Number of samples in the smallest block."""
     samples: int
     batch_size: int
     """Number of samples in the first batch."""
     looks_like_time_series: bool
-    """The samples look like a time series: they overlap, or some feature is monotonic."""
+    """Whether the samples look like a time series: they overlap, or some feature is monotonic."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoadersOverlap(Event):
-    """RARE. Two loaders can return some of the same samples; emitted at the first start of the later one."""
+    """RARE. Two loaders can return some of the same samples; emitted when the later one starts for the first time."""
 
-    one: Ref
-    other: Ref
-    """The loader that was started now."""
+    earlier: Ref
+    later: Ref
     matched_by: str
-    """"index": the same samples of one dataset; "content": equal samples of two."""
+    """"index": the same samples of one dataset; "content": equal samples in two datasets."""
     shared: int
-    """Number of samples of ``other`` that ``one`` can return too."""
-    one_size: int
-    other_size: int
+    """Number of samples of the later loader that the earlier one can return too."""
+    earlier_size: int
+    later_size: int
     duplicates: int
-    """If matched by content: number of duplicate samples within ``one`` and within ``other``."""
+    """Number of samples that repeat another of the same loader, in both loaders; 0 if matched by index."""
     remainder: Ref | None
-    """A Subset with exactly the samples that ``one`` has and ``other`` has not."""
+    """A Subset of exactly the samples that only the earlier loader has."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class JointlyStandardised(Event):
-    """RARE. The joined inputs of several loaders have exactly mean 0 and deviation 1 in every feature."""
+    """RARE. In the joined inputs of several loaders, every feature has exactly mean 0 and standard deviation 1."""
 
     loaders: tuple[Ref, ...]
     mean_offsets: tuple[float, ...]
-    """For each loader: root mean square, over the features, of the mean of its own samples."""
+    """Root mean square, over the features, of the mean of each loader's own samples."""
     samples: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SeedRepeated(Event):
-    """RARE. A generator was seeded with the same number again and again while a loader fetched different samples."""
+    """RARE. A generator was repeatedly seeded with the same number while a loader fetched different samples."""
 
     loader: Ref
     generator: str
-    """"torch", "random", "numpy"."""
+    """Library of the generator: "torch", "random", "numpy"."""
     seed: int
     times: int
     batches: int
@@ -222,14 +222,14 @@ class SeedRepeated(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GeneratorCopied(Event):
-    """RARE. A dataset's own random generator, used for each sample, is copied into workers in the same state."""
+    """RARE. A dataset's own random generator is copied into all workers in the same state, and used for each sample."""
 
     loader: Ref
     generator: str
-    """Attribute path: "dataset.rng"."""
+    """Attribute path of the generator: "dataset.rng"."""
     kind: str
     used_at: CodePosition
-    """The function that uses it."""
+    """The function that uses the generator."""
     workers: int
     persistent: bool
     made_at: CodePosition | None
@@ -243,7 +243,7 @@ class WorkersRepeatFirstBatch(Event):
     dataset: Ref | None
     workers: int
     samples: int
-    """Number of samples in that batch."""
+    """Number of samples in the first batch."""
     made_at: CodePosition | None
 
 
@@ -252,46 +252,46 @@ class WorkersRepeatFirstBatch(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModelCalled(Event):
-    """The forward of an outermost module with parameters returned."""
+    """The forward of a module with parameters returned; calls inside another module's forward are left out."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module", "output")
     model: Ref
     training: bool
     dropout_active: bool
-    """It has a dropout layer with p > 0 in train mode, or applied functional dropout because of train mode."""
+    """Whether a dropout layer with p > 0 was in train mode, or functional dropout was applied because of train mode."""
     batchnorm_active: bool
-    """It has a batch normalisation with running statistics in train mode."""
+    """Whether a BatchNorm layer with running statistics was in train mode."""
     all_eval: bool
-    """All of its modules are in eval mode."""
+    """Whether all modules of the model were in eval mode."""
     grad_mode: bool
     inference_mode: bool
     has_graph: bool
-    """Its output depends on a parameter that requires a gradient."""
+    """Whether the output has a graph."""
     autocast: str | None
-    """Autocast type: "float16", "bfloat16"; None = off."""
+    """Autocast type: "float16", "bfloat16"; None = autocast is off."""
     recomputed: bool
-    """The call is a recomputation of activation checkpointing, within a backward."""
+    """Whether activation checkpointing made this call again during a backward pass."""
     loader: Ref | None
-    """The loader of the latest batch; None = no batch since the previous forward of this model."""
+    """The loader of the latest batch; None = no batch was loaded since the model's previous call."""
     parameters: Refs
-    """All of its parameters."""
+    """All parameters of the model."""
     seconds: float
     live_module: Any
     """LIVE: the module."""
     output: Any
     """LIVE: the output."""
     autocast_parameter: tuple[Ref, int] | None = None
-    """A parameter near the end of its graph that autocast has cast, and the sequence number of the cast; None = no
-    autocast, or none found."""
+    """A parameter that autocast converted near the output, and the sequence number of the conversion in the graph; None
+    = autocast is off, or no conversion was found."""
     previous_graph_used: bool = False
-    """The graph of this model's previous call, in eval mode, was run backward, possibly by ``torch.autograd.grad``."""
+    """Whether the graph of the model's previous call in eval mode was run backward (or by ``torch.autograd.grad``)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ForwardBypassed(Event):
-    """``model.forward(x)`` was called by the program with gradients enabled, though the model has hooks.
+    """The program called ``model.forward(x)`` with gradients enabled, which skips the model's hooks.
 
-    Emitted once per line between two backwards. Calls by the model's own methods and by libraries are left out.
+    Emitted once per line between two backward passes. Calls by the model's own methods and by libraries are left out.
     """
 
     model: Ref
@@ -299,31 +299,31 @@ class ForwardBypassed(Event):
     hooks: tuple[str, ...]
     """Kinds of hooks that did not run: "forward pre-hook"."""
     also_called_normally: bool
-    """The model was also called normally before, directly or within another model."""
+    """Whether the model was also called normally before, directly or within another model."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DropoutWithoutTrainingFlag(Event):
-    """Functional dropout was applied within the forward of a module without a ``training`` argument.
+    """The forward of a module called functional dropout without a ``training`` argument.
 
-    Emitted each time, before the `ModelCalled` of the model; not for conditional calls.
+    Emitted at each such call, before the `ModelCalled` of the model. Calls under a condition are left out.
     """
 
     module: Ref
     training: bool
-    """The module is in train mode."""
+    """Whether the module is in train mode."""
     function: str
-    """"dropout", "dropout1d", "dropout2d", "dropout3d"."""
+    """Name of the function: "dropout", "dropout1d", "dropout2d", "dropout3d"."""
     probability: float
-    values: int
-    """Number of values in its input."""
+    input_elements: int
+    """Number of elements in the input of the dropout."""
     input_repeated: bool
-    """The same tensor went through the same line just before, as in Monte Carlo sampling."""
+    """Whether the same line got the same tensor in its previous call, as in Monte Carlo sampling."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class UnregisteredModuleCalled(Event):
-    """A module in train mode that is not registered in the model ran within its forward, and received gradients.
+    """A module in train mode ran within a model's forward and received gradients, but is not registered in the model.
 
     Emitted once, for the outermost of nested modules.
     """
@@ -339,12 +339,12 @@ class UnregisteredModuleCalled(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormSingleSample(Event):
-    """A batch normalisation in train mode got a batch of one sample after a larger one; emitted once per module."""
+    """A BatchNorm layer in train mode got a batch of one sample after a larger one; emitted once per layer."""
 
     module: Ref
     model: Ref
-    values: int
-    """Number of values per channel in the statistics."""
+    values_per_channel: int
+    """Number of values per channel from which the statistics are computed."""
     previous_batch_size: int = 0
     """Number of samples in the larger batch."""
 
@@ -355,122 +355,124 @@ class RecurrentLayerCalled(Event):
 
     module: Ref
     time_steps: int
-    """Size of the first dimension."""
+    """Size of the first dimension of the layer's input."""
     sequences: int | None
-    """Size of the second dimension; None = the layer got a single sequence."""
+    """Size of the second dimension of the layer's input; None = the layer got a single sequence."""
     loader: Ref
     """The loader of the latest batch."""
     input_from_loader: bool
-    """A tensor of that batch had these first dimensions, and so had the model's and the layer's input."""
+    """Whether a tensor of the batch, the model's input and the layer's input all have the same first two dimensions."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormTrained(Event):
-    """RARE. A model with batch normalisations that track statistics was called in training for the first time."""
+    """RARE. A model with BatchNorm layers that track statistics was called in training for the first time."""
 
     model: Ref
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HighBatchNormMomentum(Event):
-    """A model with batch normalisations of momentum 0.9 to 1 was called in training for the first time."""
+    """A model with BatchNorm layers of momentum 0.9 to 1 was called in training for the first time."""
 
     module: Ref
-    """The first such layer."""
+    """The first of these layers."""
     model: Ref
     momentum: float
     layers: int
+    """Number of these layers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DominatingEpsilon(Event):
-    """A model with batch normalisations of epsilon 0.1 or more was called in training for the first time."""
+    """A model with BatchNorm layers of epsilon 0.1 or more was called in training for the first time."""
 
     module: Ref
-    """The first such layer."""
+    """The first of these layers."""
     model: Ref
     epsilon: float
     layers: int
+    """Number of these layers."""
 
 
 class FreezeAttribute(NamedTuple):
     """An attribute that was set to freeze or unfreeze parts of a model, and that no code reads."""
 
     attribute: str
-    """Name of the attribute; "requires_grad" only on modules."""
+    """Name of the attribute, such as "frozen"; "requires_grad" if it was set on a module, where it has no effect."""
     value: bool
     names: tuple[str, ...]
-    """Names of the modules or parameters that have it, "" for the model itself."""
+    """Names of the modules or parameters with the attribute; "" is the model itself."""
     on_modules: bool
-    """It is set on modules, not on parameters."""
+    """Whether the attribute was set on modules, not on parameters."""
     parameters: Refs
-    """The parameters it was meant for; all require gradients although it is False, or none although it is True."""
+    """Parameters that were meant: all require gradients though they should be frozen, or none though they should."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class IneffectiveFreeze(Event):
-    """RARE. The ineffective attributes of a model, at its first training call with a new optimizer and at changes."""
+    """RARE. Attributes that were meant to freeze parts of a model have no effect; emitted when this list changes."""
 
     model: Ref
     attributes: tuple[FreezeAttribute, ...]
-    """The attributes; empty when earlier ones are gone."""
+    """The ineffective attributes; empty when those of an earlier event were removed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
-    """RARE. ``train()`` or ``eval()`` was called by the program; not emitted for its children."""
+    """RARE. The program called ``train()`` or ``eval()``; not emitted for the submodules of the module."""
 
     module: Ref
     training: bool
     changed: bool
-    """Some submodule was in the other mode."""
+    """Whether some submodule was in the other mode before."""
     parameters: Refs
 
 
-# Losses, backwards and gradients --------------------------------------------------------------------------------------
+# Losses, backward passes and gradients --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossRecord:
-    """One PyTorch loss, as found in the graph of a backward."""
+    """One PyTorch loss, as found in the graph of a backward pass."""
 
     kind: str
-    """"cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc"."""
+    """Loss: "cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc"."""
     reduction: str
-    """"mean", "sum", "none"."""
+    """Reduction of the loss: "mean", "sum", "none"."""
     shape: tuple[int, ...] | None
-    """Shape of its input."""
-    count: float | None
-    """Divisor of its mean: number of elements, or of targets not ignored, or sum of their weights; None = unknown."""
+    """Shape of the loss's input."""
+    divisor: float | None
+    """Divisor of the mean: number of elements or of targets that count, or sum of their weights; None = unknown."""
     gradient_weight: float | None
-    """The scalar gradient it received in this backward: 1/K if the loss was divided by K. None = not read."""
+    """The scalar gradient that the loss received: 1/K if the program divided it by K; None = not read."""
     input_operations: tuple[str, ...]
-    """Operations before its input, nearest first, without views: ("softmax", "addmm")."""
+    """Operations that computed the loss's input, last one first, without views: ("softmax", "addmm")."""
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None
     """Shapes of input and target before broadcasting; None = they were not broadcast."""
     ignore_index: int | None
     targets: Any
-    """LIVE: the target tensor, only when the backward starts; None if the graph does not hold it."""
+    """LIVE: the target tensor in `BackwardStarted`; None in other events, or if the graph has no reference to it."""
     unreadable_reason: str = ""
-    """The reason why targets, and the number of targets not ignored, cannot be read from the graph; "" = they can."""
+    """The reason why the targets cannot be read from the graph, and so not counted; "" = they can."""
     class_weights: bool = False
-    """Its targets are weighted by their class."""
+    """Whether the targets are weighted by their class."""
     location: CodePosition | None = None
-    """The line that computed it; None = unknown."""
+    """The line that computed the loss; None = unknown."""
     normalised_over: tuple[int, int] | None = None
-    """Dimension and size of a log-softmax that is not over the classes; None = over the classes, or unknown."""
+    """Dimension and size over which a log-softmax normalised wrongly; None = over the classes, or unknown."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossArgumentsSwapped(Event):
-    """RARE. The target of a binary cross-entropy has a graph, and its input has none."""
+    """RARE. A binary cross-entropy was called with a target that has a graph and an input that has none."""
 
     function: str
-    """"binary_cross_entropy", "binary_cross_entropy_with_logits"."""
+    """Name of the function: "binary_cross_entropy", "binary_cross_entropy_with_logits"."""
     input_is_binary: bool | None
-    """Its input consists of zeros and ones; None = not read, on a device."""
+    """Whether the input consists of zeros and ones; None = not read, since the tensor is on a GPU."""
     target_outside_unit_interval: bool | None
-    """Its target is outside of [0, 1]."""
+    """Whether some value of the target is outside of [0, 1]; None = not read."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -478,29 +480,29 @@ class BackwardStarted(Event):
     """An outermost ``backward()`` starts."""
 
     leaf: bool
-    """The root itself is a leaf: ``requires_grad_(True)`` made it differentiable, and it has no graph."""
+    """Whether the root itself is a leaf: ``requires_grad_(True)`` made it differentiable, and it has no graph."""
     retain_graph: bool
     create_graph: bool
     scaled: bool
-    """The root was multiplied by a GradScaler."""
+    """Whether a GradScaler has multiplied the root."""
     losses: tuple[LossRecord, ...]
-    """The losses, with ``gradient_weight`` None."""
+    """The losses in the graph; their ``gradient_weight`` is None."""
     loader: Ref | None
     """The loader of the latest batch."""
     batch: int
-    """Number of batches that all loaders have returned; equal = the same batch."""
+    """Number of batches that all loaders have returned; events with equal numbers belong to the same batch."""
     anomaly_mode: bool = False
-    """``torch.autograd.detect_anomaly`` is on."""
+    """Whether ``torch.autograd.detect_anomaly`` is on."""
     anomaly_at: CodePosition | None = None
     """Where anomaly detection was switched on, if that was traced."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackwardLosses(Event):
-    """Follows `BackwardStarted` if its losses were newly read, which equal windows do only a few times."""
+    """Follows a `BackwardStarted` whose losses were read from its graph; in equal windows only the first few are."""
 
     losses: tuple[LossRecord, ...]
-    """The losses of that backward."""
+    """The losses of that backward pass."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -508,42 +510,42 @@ class BackwardEnded(Event):
     """An outermost ``backward()`` returned."""
 
     root_value: float | None
-    """Value of a scalar root without GradScaler's factor; None if it needs a device synchronisation."""
+    """Value of a scalar root, divided by GradScaler's factor; None if reading it needs a GPU synchronisation."""
     losses: tuple[LossRecord, ...]
-    """The losses, with ``gradient_weight``."""
+    """The losses in the graph, with their ``gradient_weight``."""
     reached_parameters: Refs
-    """Parameters of all known models and optimizers whose gradient it created or added to."""
+    """Parameters of known models and optimizers to whose gradient this backward pass contributed."""
     seconds: float
     loader: Ref | None
-    """The loader of the latest batch when it started."""
+    """The loader of the latest batch when the backward pass started."""
     batch: int
-    """The batch number of its `BackwardStarted`."""
+    """Same as ``batch`` of the matching `BackwardStarted`."""
     graph_order: int | None = None
     """Sequence number of the root's operation: higher than those of all earlier operations in its thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class IncompleteWindow(Event):
-    """RARE. A loader ended within an accumulation window, and no step has used the gradients accumulated so far."""
+    """RARE. A loader ended within an accumulation window, before a step used the gradients accumulated in it."""
 
     loader: Ref
     batches: int
     """Number of batches in the loader's epoch."""
     leftover_backwards: int
-    """Number of backwards between the latest step and the loader's end."""
+    """Number of backward passes between the latest step and the loader's end."""
     window_backwards: int
-    """Number of backwards in each of the previous windows."""
+    """Number of backward passes in each of the previous windows."""
     cleared: bool
-    """The gradients were cleared; otherwise they were added to the next window."""
+    """Whether the gradients were cleared; otherwise they were added to those of the next window."""
     next_window_backwards: int
-    """Number of backwards in the next window, including the leftover ones; 0 if they were cleared."""
+    """Number of backward passes in the next window, including the leftover ones; 0 if they were cleared."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsCleared(Event):
-    """``zero_grad()`` of an optimizer or module discarded gradients that no step has used; other calls emit nothing.
+    """``zero_grad()`` of an optimizer or module discarded gradients that no step has used.
 
-    Gradients that are cleared by hand are detected at the next step only.
+    Gradients that the program clears itself are detected at the next step.
     """
 
     unused: Refs
@@ -555,9 +557,10 @@ class GradientsClipped(Event):
     """``clip_grad_norm_`` or ``clip_grad_value_`` was called."""
 
     kind: str
-    """"norm", "value"."""
+    """What was clipped: "norm", "value"."""
     limit: float
     measured: float | None
+    """The norm, or the largest absolute value, before clipping; None if unknown."""
     parameters: Refs
     """Parameters that had a gradient."""
     already_used: Refs
@@ -565,9 +568,9 @@ class GradientsClipped(Event):
     scaled: Refs
     """Parameters whose gradient is still multiplied by a GradScaler's factor."""
     only_measured: bool
-    """The limit is infinite, to measure the norm only."""
+    """Whether the limit is infinite, so that the norm is only measured."""
     generator_exhausted: bool = False
-    """The parameters were passed as a generator that was already exhausted."""
+    """Whether the parameters were passed as a generator that was already exhausted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -578,7 +581,7 @@ class LossScaled(Event):
     enabled: bool
     scale: float | None
     autocast: str | None
-    """The autocast type of the newest model call that made a graph."""
+    """Autocast type of the latest model call with gradients enabled; None = autocast was off."""
     dtype: str
 
 
@@ -591,7 +594,7 @@ class ScalerCreated(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsUnscaled(Event):
-    """``GradScaler.unscale_(optimizer)`` was called by the program."""
+    """The program called ``GradScaler.unscale_(optimizer)``."""
 
     scaler: Ref
     optimizer: Ref
@@ -609,60 +612,60 @@ class OptimizerCreated(Event):
     parameters: Refs
     trainable: Refs
     stateful: bool
-    """It has state such as momentum or Adam's averages."""
+    """Whether the optimizer has state such as momentum or Adam's averages."""
     predecessors: tuple[Ref, ...]
-    """Optimizers, existing or not, that have stepped some of the same parameters."""
+    """Optimizers that have stepped some of the same parameters, whether or not they are still in memory."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepMissing(Event):
-    """RARE. Several backwards reached parameters of one optimizer only; it has not stepped, and they have not changed.
+    """RARE. Several backward passes reached parameters that only one optimizer has, but it did not step them.
 
-    Emitted at the line of the latest backward, and again if it still holds when the watch ends.
+    The parameters have not changed. Emitted at the line of the latest backward pass, and again at the end of the watch.
     """
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("read_modules",)
     optimizer: Ref
     backwards: int
     called_by_user: bool
-    """The user's code called backward, not a library."""
+    """Whether the user's code called ``backward``, not a library."""
     watch_ended: bool
     read_modules: Callable[[bool], Mapping[str, ast.Module]]
-    """LIVE: parses the running files, and if True also what they import; empty if some code cannot be read, or is still
-    to be written. Cost: 10 ms for each long file, once."""
+    """LIVE: returns the syntax trees of the running files, and if True also of the files they import; empty if some
+    code cannot be read, as in an interactive session. Cost: 10 ms for each long file, once."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepTaken(Event):
-    """An optimizer stepped. ``update`` is the count before the step."""
+    """An optimizer stepped. ``update`` is the number of updates before this step."""
 
     optimizer: Ref
     learning_rates: tuple[float, ...]
-    """Learning rate of each group in this step; empty if one is a tensor on a device."""
+    """Learning rate of each parameter group in this step; empty if one is a tensor on a GPU."""
     parameters: Refs
     """All parameters of the optimizer."""
     with_gradient: Refs
     """Parameters that had a gradient."""
     reused_gradients: Refs
-    """Parameters whose gradient a backward added to after a step had used it (GRD001); exact."""
+    """Parameters to whose gradient a backward pass added after a step had used it (GRD001); exact."""
     reused_at: CodePosition | None
-    """The backward that added to it."""
+    """The line of the backward pass that added to the gradients in ``reused_gradients``."""
     backwards: int
-    """Number of backwards since its previous step that reached its parameters; 0 = it uses old gradients, or none."""
+    """Number of backward passes that reached its parameters since its previous step; 0 = it has no new gradients."""
     cleared_between: bool
-    """Backwards reached its parameters since its previous step, but no gradient is left: cleared before the step."""
+    """Whether gradients were computed since its previous step, but all were cleared before this step."""
     cleared_at: CodePosition | None
     grad_norm: float | None
     """Joint L2 norm of the gradients at the step."""
     grad_norm_after_backward: float | None
-    """Joint norm after the latest backward, without GradScaler's factor; read in windows of several backwards."""
+    """Joint norm after the latest backward pass, without GradScaler's factor; read in windows of several of them."""
     zero_gradients: Refs
-    """Parameters whose gradient is exactly zero; empty if it was not read."""
+    """Parameters whose gradient is exactly zero; empty if gradients were not read."""
     nonfinite_gradients: Refs
     frozen_changed: Refs
     """Parameters with requires_grad off that this step changed."""
     frozen: Refs
-    """Parameters with requires_grad off in its groups."""
+    """Parameters of the optimizer with requires_grad off."""
     scaler: Ref | None
     """The GradScaler that called the step."""
     closure: bool
@@ -670,32 +673,32 @@ class StepTaken(Event):
     norm_parameters: tuple[Ref, ...] = ()
     """Parameters whose norm was read, in order."""
     parameter_norms: tuple[float, ...] = ()
-    """L2 norm of each gradient in ``norm_parameters``; empty if it needs a device synchronisation."""
+    """L2 norm of the gradient of each of ``norm_parameters``; empty if reading it needs a GPU synchronisation."""
     gradients_replaced: bool = False
-    """The gradients are other objects than after the latest backward: the program assigned them."""
+    """Whether the program has assigned other gradients since the latest backward pass."""
     underflowing_eps: float | None = None
-    """An ``eps`` of a PyTorch optimizer that rounds to zero in the parameters' float16; None = none."""
+    """An ``eps`` of a PyTorch optimizer that rounds to zero in the float16 of its parameters; None = there is none."""
     still_scaled: Refs = NO_REFS
-    """Parameters whose gradient is unchanged since the backward of a scaled loss, so still multiplied by a GradScaler's
+    """Parameters whose gradient is unchanged since the backward pass of a scaled loss, and so multiplied by a scaler's
     factor, which the program has not read since."""
     already_used: Refs = NO_REFS
     """Parameters whose gradient is unchanged since a step of any optimizer used it."""
     already_used_at: CodePosition | None = None
-    """The step that used them."""
+    """The line of the step that used the gradients in ``already_used``."""
     loader: Ref | None = None
-    """The loader of the latest backward's batch."""
+    """The loader of the batch in the latest backward pass."""
     batch: int = 0
-    """Number of that batch."""
+    """Same as ``batch`` of the latest `BackwardStarted`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SymmetricUnits(Event):
-    """RARE. The units of all layers that an optimizer trains were compared, once per optimizer, on the CPU only."""
+    """RARE. The units within each layer of an optimizer were compared; done once per optimizer, on the CPU only."""
 
     optimizer: Ref
     symmetric: tuple[tuple[Ref, int], ...]
-    """Trained weights with their number of rows: all rows are equal, and so are their gradients, and the weights and
-    gradients of a following layer with as many inputs."""
+    """Weights whose rows are all equal, and have equal gradients, with their number of rows. The following layer's
+    weights and gradients are also equal for all of these units."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -708,44 +711,44 @@ class StepSkipped(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SchedulerStepped(Event):
-    """``scheduler.step()`` was called by the program; not emitted for the schedulers inside a SequentialLR."""
+    """The program called ``scheduler.step()``; not emitted for the schedulers inside a SequentialLR."""
 
     scheduler: Ref
     kind: str
-    """Class name: "CosineAnnealingLR"."""
+    """Class name of the scheduler: "CosineAnnealingLR"."""
     optimizer: Ref
     rates_before: tuple[float, ...]
     rates_after: tuple[float, ...]
     last_epoch: int
     """``last_epoch`` after the step: the number of steps so far."""
     planned_steps: int | None
-    """Number of steps it was created for (T_max, total_steps, ...); None = no end."""
+    """Number of steps that the schedule is made for (T_max, total_steps, ...); None = it has no end."""
     optimizer_steps: int
-    """Number of steps of its optimizer so far."""
+    """Number of steps of the optimizer so far."""
     backwards: int
-    """Number of backwards so far."""
+    """Number of backward passes so far."""
     steps_per_epoch: int | None = None
-    """``steps_per_epoch`` of a OneCycleLR; None = not given."""
+    """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SchedulerNeverStepped(Event):
-    """RARE. At the end of the watch a scheduler was never stepped, and no line of the program could step it."""
+    """RARE. The watch ended, a scheduler was never stepped, and no line of the program could step it."""
 
     scheduler: Ref
     kind: str
     optimizer: Ref
     optimizer_steps: int
-    """Number of steps of its optimizer since the scheduler was created."""
+    """Number of steps of the optimizer since the scheduler was created."""
     created_backward_count: int
-    """Number of backwards before the scheduler was created."""
+    """Number of backward passes before the scheduler was created."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class IneffectiveOptimizerAttribute(Event):
-    """RARE. A PyTorch optimizer got an attribute named like a setting, and steps with another value of it.
+    """RARE. The program set an attribute named like a setting on a PyTorch optimizer, which steps with another value.
 
-    No file of the program reads the attribute, or sets the setting in a parameter group.
+    No file of the program reads the attribute, or sets the value in a parameter group.
     """
 
     optimizer: Ref
@@ -753,7 +756,7 @@ class IneffectiveOptimizerAttribute(Event):
     attribute_value: str
     """Value of the attribute, as text."""
     group_value: str
-    """Value in the first parameter group, as text."""
+    """Value of the setting in the first parameter group, as text."""
     assigned_at: SourceLocation
     """The line that sets the attribute."""
 
@@ -763,7 +766,7 @@ class IneffectiveOptimizerAttribute(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GraphsAlive(Event):
-    """RARE. Graphs of past updates are still in memory after garbage collection; emitted when their number grew."""
+    """RARE. Graphs of past updates are still in memory after garbage collection; emitted when their number grows."""
 
     count: int
     oldest_update: int
@@ -771,22 +774,22 @@ class GraphsAlive(Event):
     holders: tuple[str, ...]
     """Variables that hold the graphs, as far as found: "losses[*] (local of train, train.py)"."""
     stored_at: SourceLocation | None = None
-    """The line that stores them there, if found in the source."""
+    """The line that stores the graphs in these variables, if found in the source code."""
     parameter: str = ""
-    """The parameter that is computed from its past values; "" = the graphs are those of outputs."""
+    """Name of a parameter whose current value has a graph back to its past values; "" = the graphs are of outputs."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GraphsRetained(Event):
-    """RARE. A line retains the graph of every backward, and none of the freed ones was run backward again."""
+    """RARE. A line always calls ``backward(retain_graph=True)``, but no graph was run backward a second time."""
 
     count: int
-    """Number of graphs that were freed unused."""
+    """Number of graphs that were freed without a second backward pass."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateDictCreated(Event):
-    """RARE. ``state_dict()`` of a model was called by the program."""
+    """RARE. The program called ``state_dict()`` of a model."""
 
     module: Ref
     state: Ref
@@ -797,20 +800,23 @@ class StateDictCreated(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateDictUsed(Event):
-    """RARE. A state dictionary created before was loaded into a module or saved to a file."""
+    """RARE. A state dictionary was loaded into a module, or saved to a file."""
 
     how: str
-    """"loaded", "saved"."""
+    """What was done with the dictionary: "loaded", "saved"."""
     state: Ref
-    captured_at: CodePosition | None
-    captured_update: int
+    created_at: CodePosition | None
+    """The line that created the dictionary."""
+    created_update: int
+    """Number of updates before the dictionary was created."""
     aliased: bool
-    """Its tensors share memory with the module's, so every update since has changed them."""
+    """Whether its tensors share memory with the module's, so that every later update has changed them."""
     target: Ref | None
+    """The module that it was loaded into; None if it was saved."""
     module: Ref | None = None
-    """The module it was created from; equal to ``target`` if it is loaded back."""
+    """The module that the dictionary was created from."""
     weights_changed: bool = True
-    """The weights have changed since it was created."""
+    """Whether the module's weights have changed since the dictionary was created."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -829,7 +835,7 @@ class CheckpointWritten(Event):
     """RARE. ``torch.save`` was called."""
 
     path: str
-    """"" = not a file with a name."""
+    """Path of the file; "" = the file has no name."""
     holds_model: bool
     holds_optimizer: bool
 
@@ -844,60 +850,60 @@ class StateDictMatch(NamedTuple):
     matched: int
     """Number of keys in both, which were loaded."""
     unexpected: str
-    """A key that only the state dictionary has; "" = none, or some keys matched."""
+    """A key that only the state dictionary has; "" if there is none, or if some keys matched."""
     missing: str
-    """A key that only the model has; "" = none, or some keys matched."""
+    """A key that only the model has; "" if there is none, or if some keys matched."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateLoaded(Event):
-    """RARE. ``load_state_dict`` of a model, optimizer, scheduler or scaler was called by the program."""
+    """RARE. The program called ``load_state_dict`` of a model, optimizer, scheduler or scaler."""
 
     target: Ref
     what: str
-    """"model", "optimizer", "scheduler", "scaler"."""
+    """Kind of ``target``: "model", "optimizer", "scheduler", "scaler"."""
     file: Ref | None
-    """The file it was read from."""
+    """The file that the state was read from, if any."""
     name_match: StateDictMatch | None = None
-    """Key match of a model loaded with ``strict=False``; None if all keys match."""
+    """How the keys of a model loaded with ``strict=False`` match; None if all do."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModelExported(Event):
-    """RARE. A module was traced or exported by the program, and the result saved to a file or passed to ONNX.
+    """RARE. The program traced or exported a module, and the result was saved to a file or passed to ONNX.
 
-    Its location is the line that traced it.
+    The event's location is the line that traced or exported the module.
     """
 
     model: Ref
     how: str
-    """"torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
+    """Name of the function: "torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
     dropout: bool
-    """It had dropout with p > 0 in train mode when it was recorded."""
+    """Whether a dropout layer with p > 0 was in train mode when the model was exported."""
     batchnorm: bool
-    """It had a batch normalisation with running statistics in train mode when it was recorded."""
+    """Whether a BatchNorm layer with running statistics was in train mode when the model was exported."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NonFiniteValue(Event):
-    """RARE. A loss, gradient or weight became NaN or infinite; emitted the first time and then now and then."""
+    """RARE. A loss, gradient or weight is NaN or infinite; emitted the first time, and occasionally later."""
 
     what: str
-    """"loss", "gradient", "weight"."""
+    """What is not finite: "loss", "gradient", "weight"."""
     value: str
-    """"nan", "inf", "-inf"."""
+    """The value: "nan", "inf", "-inf"."""
     module: str
-    """The module of the operation: "tail (Tail)"; "" = not found, or outside of modules."""
+    """The module that ran the operation: "tail (Tail)"; "" = not found, or outside of modules."""
     operation: str
     """The first operation with finite inputs and a non-finite result: "log"."""
     operation_location: CodePosition | None
     input_summary: str
-    """Its inputs, in words: "min -3.1, max 0.0, 12 zeros"; "" = unknown."""
+    """The operation's inputs, in words: "min -3.1, max 0.0, 12 zeros"; "" = unknown."""
     parameters: Refs
     output_finite: bool = False
-    """The model's output was finite: the operation's result, if any, did not reach it."""
+    """Whether the model's output was finite; if so, the operation's result did not reach it."""
     gradient_only: bool = False
-    """The operation's result is finite, and its gradient is not."""
+    """Whether the operation's result is finite but its gradient is not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -920,7 +926,7 @@ class ModelReplicated(Event):
     parameters: Refs
     """Parameters that the wrapper synchronises."""
     group_size: int
-    """Number of processes in its group."""
+    """Number of processes in the wrapper's process group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -929,12 +935,12 @@ class ReplicaStepped(Event):
 
     wrapper: Ref
     parameters: Refs
-    """Synchronised parameters that the optimizer holds and that had a gradient."""
+    """Synchronised parameters of the optimizer that had a gradient."""
     forwards: int
     """Number of calls of the wrapper with gradients enabled since the previous step."""
     collectives: int | None
-    """Number of collectives that its group started since the first backward after that step; None = the group does not
-    count them, or no backward was traced."""
+    """Number of collectives that the group started since the first backward pass after that step; None = it does not
+    count them, or no backward pass was traced."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -945,7 +951,7 @@ class RanksCompared(Event):
     compared_update: int
     """The update after which they were compared, in this process's count."""
     ranks: tuple[int, int]
-    """Global ranks of this process and the other one."""
+    """Global ranks of this process and of the other one."""
     parameters: int
     """Number of compared parameters."""
     differing: tuple[tuple[str, float], ...]
@@ -953,9 +959,9 @@ class RanksCompared(Event):
     last_equal_update: int | None
     """The latest update after which the two ranks were equal."""
     input_digest: tuple[float, ...] | None
-    """A few numbers that identify this process's inputs in that round; None = the inputs of one of the ranks are
-    unknown."""
+    """A few numbers that identify this process's inputs before the compared update; None = those of one of the two
+    ranks are unknown."""
     same_inputs_and_gradients: bool
-    """Both ranks had equal inputs, and equal gradients before averaging; False if ``input_digest`` is None."""
+    """Whether both ranks had equal inputs, and equal gradients before averaging; False if ``input_digest`` is None."""
     loader: Ref | None
-    """The loader of this process's latest batch; None = none since the previous comparison."""
+    """The loader of this process's latest batch; None = no batch since the previous comparison."""

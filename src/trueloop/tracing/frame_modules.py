@@ -16,7 +16,7 @@ _RESUMABLE: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 def owner_of(frame: FrameType) -> nn.Module | None:
     """Return the module whose ``forward`` a frame runs; None for other frames.
 
-    Cost: 3 us, so this is for suspicious calls only.
+    Cost: 3 us, so it is called only for suspicious frames.
     """
     code = frame.f_code
     if code.co_name != "forward" or not code.co_argcount:
@@ -31,7 +31,7 @@ def owner_of(frame: FrameType) -> nn.Module | None:
 
 
 def runs_method_of(owner: nn.Module, frame: FrameType) -> bool:
-    """Return True for the code of a method of a module's class, or of a function within one."""
+    """Return True if a frame runs a method of a module's class, or a function within such a method."""
     code = frame.f_code
     for kind in type(owner).__mro__:
         if kind is not nn.Module and kind is not object:

@@ -1,10 +1,10 @@
-"""Tracks which gradients hold something that an earlier step has already used, exactly, parameter by parameter.
+"""Tracks for each parameter, exactly, whether its gradient contains values that an earlier step has used.
 
-A gradient is identified by its object and version. A step changes neither, every accumulation raises the version, and
-clearing either drops the object, raises the version or (``p.grad.data.zero_()``) changes the values alone. A gradient
-counts as used if at a backward it is still what it was after the step, and not zero; and as reused if that backward
-then adds to it. Accumulating into a used gradient is no mistake yet (a GAN's generator pass does it); stepping on it
-is. Nothing here keeps a gradient or a parameter alive.
+A gradient is identified by its object and version. A step changes neither, and every accumulation raises the version.
+Clearing drops the object, raises the version, or (``p.grad.data.zero_()``) changes only the values. A gradient counts
+as used if it is unchanged since a step when a backward pass starts, and not zero; it counts as reused if that backward
+pass then adds to it. Accumulating into a used gradient is not a mistake (a GAN's generator pass does so), but a step
+with the sum is. The ledger does not keep gradients or parameters in memory.
 """
 
 import weakref
@@ -20,14 +20,14 @@ Version = tuple[int, int]
 
 
 class _GradientSnapshot(NamedTuple):
-    """A gradient in one version."""
+    """The gradient of a parameter in one version."""
 
     parameter: weakref.ref[Tensor]
     gradient: weakref.ref[Tensor]
     version: Version
 
     def unchanged(self) -> Tensor | None:
-        """Return the parameter if its gradient is still this object in this version."""
+        """Return the parameter if its gradient is still the same object in the same version, else None."""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
         if gradient is None or self.gradient() is not gradient or version_of(gradient) != self.version:
@@ -36,22 +36,22 @@ class _GradientSnapshot(NamedTuple):
 
 
 class _UsedGradient(NamedTuple):
-    """A used gradient that is still present when a backward starts."""
+    """A used gradient that is still present when a backward pass starts."""
 
     snapshot: _GradientSnapshot
     norm: Tensor | None
-    """Norm of the gradient, on its device and not read yet; None = known to be greater than zero."""
+    """Norm of the gradient, on its device and not read yet; None = it is known to be greater than zero."""
 
 
 class _ReusedGradient(NamedTuple):
-    """A gradient to which a backward added after a step had used it."""
+    """A gradient to which a backward pass added after a step had used it."""
 
     snapshot: _GradientSnapshot
     norm: Tensor | None
-    """Norm before that backward, not read yet; None = known to be greater than zero."""
+    """Norm before that backward pass, not read yet; None = it is known to be greater than zero."""
     location: CodePosition | None
     later_norm: Tensor | None = None
-    """Norm when a later backward started, on its device and not read yet."""
+    """Norm when a later backward pass started, on its device and not read yet."""
 
 
 class GradientLedger:
@@ -63,16 +63,16 @@ class GradientLedger:
         self._reused: dict[int, _ReusedGradient] = {}
 
     def clear(self) -> None:
-        """Forget everything, after updates that were not fully traced."""
+        """Forget all gradients, after updates that were not fully traced."""
         self._used.clear()
         self._used_before.clear()
         self._reused.clear()
 
     def retain_only(self, parameters: Iterable[Tensor]) -> None:
         """Forget the gradients of all other parameters."""
-        kept = set(map(id, parameters))
-        self._used = {key: snapshot for key, snapshot in self._used.items() if key in kept}
-        self._reused = {key: reused for key, reused in self._reused.items() if key in kept}
+        ids = set(map(id, parameters))
+        self._used = {key: snapshot for key, snapshot in self._used.items() if key in ids}
+        self._reused = {key: reused for key, reused in self._reused.items() if key in ids}
 
     def on_step(self, parameters: Iterable[Tensor]) -> None:
         """Record that an optimizer has used the gradients of these parameters."""
@@ -87,19 +87,19 @@ class GradientLedger:
                 used.pop(id(parameter), None)
 
     def on_backward_start(self) -> None:
-        """Find the used gradients that are still present: whatever this backward adds to them makes them reused."""
+        """Find the used gradients that are still present, which this backward pass may add to."""
         self._drop_cleared()
         self._used_before = []
         if not self._used:
             return
-        there = {
+        present = {
             key: (snapshot, parameter)
             for key, snapshot in self._used.items()
             if (parameter := snapshot.unchanged()) is not None
         }
-        norms = _norms([parameter for _, parameter in there.values()])
+        norms = _norms([parameter for _, parameter in present.values()])
         self._used.clear()
-        for (key, (snapshot, _)), norm in zip(there.items(), norms, strict=True):
+        for (key, (snapshot, _)), norm in zip(present.items(), norms, strict=True):
             if norm is None or norm.device.type != "cpu" or norm > 0:
                 self._used[key] = snapshot
                 self._used_before.append(
@@ -107,7 +107,7 @@ class GradientLedger:
                 )
 
     def on_backward_end(self, location: CodePosition | None) -> None:
-        """Record the used gradients that the backward has added to."""
+        """Record the used gradients to which the backward pass has added."""
         for snapshot, norm in self._used_before:
             parameter = snapshot.parameter()
             gradient = None if parameter is None else parameter.grad
@@ -126,7 +126,7 @@ class GradientLedger:
                     known.pop(id(parameter), None)
 
     def find_reused(self, parameters: Iterable[Tensor]) -> tuple[list[Tensor], CodePosition | None]:
-        """Return the parameters whose gradient a step would use a second time, and the backward that added to it."""
+        """Return the parameters with a reused gradient, and the line of a backward pass that added to one of them."""
         if not self._reused:
             return [], None
         found: list[Tensor] = []
@@ -135,7 +135,7 @@ class GradientLedger:
             reused = self._reused.get(id(parameter))
             if reused is None or reused.snapshot.parameter() is not parameter or parameter.grad is None:
                 continue
-            # This synchronises with the device, at a step that is all but certainly wrong.
+            # This synchronises with a GPU, but only at a step that is almost certainly a mistake.
             if all(norm is None or norm > 0 for norm in (reused.norm, reused.later_norm)):
                 found.append(parameter)
                 location = location or reused.location
@@ -146,12 +146,12 @@ class GradientLedger:
         return [parameter for parameter in parameters if self.is_used(parameter)] if self._used else []
 
     def is_used(self, parameter: Tensor) -> bool:
-        """Return True if the gradient is unchanged since a step used it."""
+        """Return True if the parameter's gradient is unchanged since a step used it."""
         snapshot = self._used.get(id(parameter))
         return snapshot is not None and snapshot.unchanged() is parameter
 
     def _drop_cleared(self) -> None:
-        """Forget reused gradients that were cleared by hand before the next backward."""
+        """Forget reused gradients that the program itself has cleared before this backward pass."""
         if not self._reused:
             return
         live = {
@@ -165,14 +165,14 @@ class GradientLedger:
         self._reused = {}
         for (key, (reused, _)), norm in zip(live.items(), norms, strict=True):
             if norm is None or norm.is_cpu:
-                if norm is None or norm > 0:  # a GAN's discriminator has been cleared
+                if norm is None or norm > 0:  # norm 0: cleared, as of a GAN's discriminator
                     self._reused[key] = reused
-            elif reused.snapshot.unchanged() is not None:  # unless by grad.data.zero_(), which raises no version
+            elif reused.snapshot.unchanged() is not None:  # not cleared, except by grad.data.zero_()
                 self._reused[key] = reused._replace(later_norm=norm)
 
 
 def version_of(gradient: Tensor) -> Version:
-    """Return the versions of a gradient and of its local shard, the only one that FSDP2 accumulates into."""
+    """Return the versions of a gradient and of its local shard, since FSDP2 accumulates into the shard."""
     if type(gradient) is Tensor:
         return gradient._version, -1  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     local: Any = getattr(gradient, "_local_tensor", None)
@@ -184,7 +184,7 @@ def _snapshot(parameter: Tensor, gradient: Tensor) -> _GradientSnapshot:
 
 
 def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the L1 norm of each gradient, or of its local shard, unread; None if it has no dense values."""
+    """Return the L1 norm of each gradient or of its local shard, as a tensor; None if it has no dense values."""
     gradients = [local_shard(parameter.grad) for parameter in parameters]
     dense = [g for g in gradients if g is not None]
     norms = iter(torch._foreach_norm(dense, 1) if dense else ())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]

@@ -1,7 +1,7 @@
-"""Finds the variables that keep old graphs alive, by a search from the program's variables to their tensors.
+"""Finds the variables that keep old graphs in memory, by a search from the program's variables to their tensors.
 
 Searching the garbage collector's referrers takes seconds and finds internal temporaries. Searching forwards from the
-locals and globals of the program's frames takes milliseconds and gives names that the user can find in the source.
+locals and globals of the program's frames takes milliseconds, and finds names that are in the source code.
 """
 
 import ast
@@ -21,7 +21,7 @@ from trueloop.core.findings import SourceLocation
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
-MAX_OBJECTS: Final = 100_000  # inspected objects
+MAX_OBJECTS: Final = 100_000  # number of inspected objects
 MAX_SECONDS: Final = 0.25
 MAX_DEPTH: Final = 7
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)
@@ -33,10 +33,11 @@ class Holder(NamedTuple):
     """A variable that holds old graphs."""
 
     description: str
-    """"losses[*] (local of train, train.py)"."""
+    """Name and scope of the variable: "losses[*] (local of train, train.py)"."""
     graphs: int
+    """Number of old graphs that it holds."""
     location: SourceLocation | None
-    """A line that stores something there, if found in the source."""
+    """The first line that stores something in the variable, if found in the source code."""
 
 
 class _Root(NamedTuple):
@@ -48,11 +49,11 @@ class _Root(NamedTuple):
 
 
 def find_holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) -> list[Holder]:
-    """Find the variables that hold tensors with an old graph, those with most graphs first.
+    """Return the variables that hold tensors with an old graph, those with the most graphs first.
 
     Args:
-        is_old: whether a graph node belongs to a graph that should have been freed.
-        frame: where the search starts; its callers are searched too. None = the caller's.
+        is_old: returns whether a node belongs to a graph that should have been freed.
+        frame: the search starts here and continues in the callers; None = the frame that calls this.
 
     Cost: up to 0.25 s; for a program with some thousand objects 1 to 5 ms.
     """
@@ -102,7 +103,7 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[_Root, Any]]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the contents of an object with their access paths; never calls code of the program."""
+    """Yield the contents of an object with their access paths, without calling code of the program."""
     if type(value) in (dict, collections.OrderedDict, collections.defaultdict):
         for key, inner in list(value.items()):
             yield (f"[{key!r}]" if isinstance(key, str) else "[*]"), inner
@@ -122,7 +123,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _find_store(root: _Root, path: str) -> SourceLocation | None:
-    """Find the source line that stores something in the variable or attribute."""
+    """Return the first source line that stores something in a variable or attribute."""
     name = path.partition("[")[0].rpartition(".")[2] or root.name
     file = root.code.co_filename
     try:

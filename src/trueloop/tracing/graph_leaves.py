@@ -1,11 +1,11 @@
-"""Reads a graph after a backward has failed: its leaves, and the part that an earlier backward has freed."""
+"""Reads a graph after a backward pass has failed: its leaves, and the part that an earlier backward pass freed."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from torch import Tensor
 
-MAX_NODES: Final = 20_000  # operations that are searched; 50 ms
+MAX_NODES: Final = 20_000  # searched operations; they take 50 ms
 
 
 def sequence_number(node: Any) -> int | None:
@@ -18,21 +18,21 @@ def sequence_number(node: Any) -> int | None:
 
 
 def graph_leaves(roots: Iterable[Tensor]) -> list[Tensor]:
-    """Return the leaves that a backward from these roots would reach."""
+    """Return the leaves that a backward pass from these roots would reach."""
     found = [getattr(node, "variable", None) for node in _nodes(roots)]
     return [each for each in found if isinstance(each, Tensor)]
 
 
 def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
-    """Return the part of the graph of these roots that the latest completed backward has freed.
+    """Return the part of the graph of these roots that the latest completed backward pass has freed.
 
     Args:
-        roots: roots of the failed backward.
-        order: sequence number of the earlier backward's root; None = unknown.
+        roots: roots of the failed backward pass.
+        order: sequence number of the root of the completed backward pass; None = unknown.
 
     Returns:
-        "same" (it had the same root), "all" (the whole graph existed by then), "part" with the operation at the end of
-        that part, or "".
+        "same" (both had the same root), "all" (the completed one may have freed the whole graph), "part" with the last
+        operation of the freed part, or "".
     """
     roots = [root for root in roots if root.grad_fn is not None]
     numbers = [number for root in roots if (number := sequence_number(root.grad_fn)) is not None]

@@ -1,4 +1,4 @@
-"""Inspects the inputs of batch normalisations and recurrent layers at each call within a model."""
+"""Inspects the inputs of BatchNorm and recurrent layers at each call within a model."""
 
 import weakref
 from typing import Any, Final
@@ -13,22 +13,22 @@ from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 INSPECTED_LAYERS: Final = (_BatchNorm, nn.RNNBase)
-MAX_SHAPES: Final = 64  # of one recurrent layer's inputs: no loader has batches of so many sizes
+MAX_SHAPES: Final = 64  # input shapes of one recurrent layer; no loader has batches of so many sizes
 
 
 class LayerCalls:
     """Emits `BatchNormSingleSample` and `RecurrentLayerCalled` during full tracing.
 
-    Cost: 1 us for each call of such a layer.
+    Cost: 1 us for each call of a BatchNorm or recurrent layer.
     """
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch_sizes: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        """Batch normalisation -> size of its latest batch of more than one sample."""
+        """BatchNorm layer -> size of its latest batch of more than one sample."""
         self._shapes = WeakIdDict[nn.Module, set[tuple[int, ...]]]()
-        """Recurrent layer -> the first dimensions of its inputs."""
+        """Recurrent layer -> shapes of its inputs, without the last dimension."""
 
     def reset(self) -> None:
         """Forget earlier watches."""
@@ -41,9 +41,9 @@ class LayerCalls:
 
         Args:
             root: the running model.
-            module: a layer of it, about to run.
+            module: a layer of the model, about to run.
             args: the arguments of the layer.
-            given: the arguments of the model.
+            model_args: the arguments of the model.
         """
         if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2:
             return
@@ -64,7 +64,7 @@ class LayerCalls:
                     location=user_location(),
                     module=self._stream.registry.ref(module),
                     model=self._stream.registry.ref(root),
-                    values=batch.numel() // max(1, shape[1]),
+                    values_per_channel=batch.numel() // max(1, shape[1]),
                     previous_batch_size=self._batch_sizes[module],
                 )
             )
@@ -96,7 +96,7 @@ class LayerCalls:
 
 
 def tensor_sizes(batch: Any, depth: int = 2) -> frozenset[tuple[int, int]]:
-    """Return (first dimension, number of values) of each tensor in a batch."""
+    """Return (size of the first dimension, number of elements) of each tensor in a batch."""
     if isinstance(batch, Tensor):
         return frozenset({(batch.shape[0], batch.numel())}) if batch.dim() else frozenset()
     if not depth or not isinstance(batch, dict | list | tuple):

@@ -1,11 +1,11 @@
-"""Reads PyTorch's losses from the graph of a backward.
+"""Reads PyTorch's losses from the graph of a backward pass.
 
-Nothing is patched: a loss leaves a node of its own name (``NllLossBackward0``) or a small pattern of nodes, however it
-was imported, wrapped or called. The search goes through arithmetic only (sums of losses, weights, GradScaler's factor,
-means over samples), never into a model, so it is short. A loss within a compiled region is one opaque node and is not
-found; nor is a hand-written one, unless it computes exactly what PyTorch's does.
+Nothing is patched: each loss function makes a node of its own name (``NllLossBackward0``) or a small pattern of nodes,
+however it was imported, wrapped or called. The search goes through arithmetic only (sums of losses, weights,
+GradScaler's factor, means over samples), never into a model, so it is short. A loss within a compiled region is one
+opaque node and is not found. A hand-written loss is found only if it computes exactly what PyTorch's loss does.
 
-Saved tensors are read without unpacking: hooks of the program on saved tensors (offloading, checkpointing) do not run.
+Saved tensors are read without unpacking, so the program's saved-tensor hooks (offloading, checkpointing) do not run.
 """
 
 import math
@@ -22,26 +22,26 @@ from trueloop.tracing.saved_tensors import input_shape, result_shape, saved_tens
 from trueloop.tracing.torch_modes import modes_disabled
 
 Shape = tuple[int, ...]
-MAX_ROWS: Final = 4096  # N, so that checking N x N differences takes less than about 10 ms
-TOLERANCE: Final = 1e-4  # of the largest difference: rounding of float32, and of bfloat16 products in it
+MAX_ROWS: Final = 4096  # rows; checking so many rows and columns takes about 10 ms
+TOLERANCE: Final = 1e-4  # relative to the largest difference; allows float32 rounding, also of bfloat16 products
 
 
-def find_pairwise_difference(own: Shape, difference: Tensor | None) -> tuple[Shape, Shape] | None:
-    """Return the two shapes before broadcasting; None if there was none; on the CPU only.
+def find_pairwise_difference(shape: Shape, difference: Tensor | None) -> tuple[Shape, Shape] | None:
+    """Return the shapes of prediction and target before broadcasting; None if they were not broadcast, or are on a GPU.
 
-    If every row is the first row plus a constant, one row of targets was subtracted from all predictions.
+    If every row is the first row plus a constant, each prediction was compared with all targets.
 
     Args:
-        own: shape of the prediction.
-        difference: prediction minus target, or the other way round.
+        shape: shape of the prediction.
+        difference: prediction minus target, or target minus prediction.
     """
     if difference is None or difference.dim() != 2 or difference.device.type != "cpu":
         return None
     rows, columns = difference.shape
-    if rows != columns or not 1 < rows <= MAX_ROWS or own not in ((rows, 1), (rows,)):
+    if rows != columns or not 1 < rows <= MAX_ROWS or shape not in ((rows, 1), (rows,)):
         return None
     values = difference.detach()
-    values = values if own == (rows, 1) else values.t()
+    values = values if shape == (rows, 1) else values.t()
     changes = values - values[:, :1]
     largest = values.abs().max().item()
     if not (changes - changes[:1]).abs().max().item() <= TOLERANCE * largest:
@@ -49,10 +49,10 @@ def find_pairwise_difference(own: Shape, difference: Tensor | None) -> tuple[Sha
     spread = changes[0].abs().max().item()
     if spread <= 10 * TOLERANCE * largest:  # equal targets prove nothing
         return None
-    return own, (rows,) if own == (rows, 1) else (rows, 1)
+    return shape, (rows,) if shape == (rows, 1) else (rows, 1)
 
 
-MAX_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
+MAX_NODES: Final = 48  # searched nodes, 0.3 us each: enough for a sum of twenty weighted losses
 MAX_OPERATIONS: Final = 4
 LOSS_CALL_KEY: Final = "trueloop.loss"  # key of a `LossCall` in a node's metadata
 REDUCTIONS: Final = ("none", "mean", "sum")
@@ -104,11 +104,11 @@ ARITHMETIC: Final = VIEWS | {
 
 
 class LossCall(NamedTuple):
-    """The line and argument shapes of a loss call, stored on the node it made."""
+    """The line and argument shapes of a loss call, stored on the graph node that the call made."""
 
     location: CodePosition | None
     shapes: tuple[tuple[int, ...], ...]
-    """Shapes of its input and target."""
+    """Shapes of the loss's input and target."""
 
 
 class LossNode(NamedTuple):
@@ -119,23 +119,23 @@ class LossNode(NamedTuple):
     top: Any
     """The node that receives the gradient of the loss value."""
     core: Any
-    """The node that saved its input and target, or is nearest to them."""
+    """The node that saved the loss's input and target, or the one nearest to them."""
     source: Any
-    """The node that made its input; None if the input needs no gradient."""
+    """The node that made the loss's input; None if the input needs no gradient."""
     divisor: float | None = None
-    """Divisor of its mean, if known already."""
+    """Divisor of the mean, if it can be read from the graph structure."""
 
 
 class LossProbe:
-    """Reads the losses behind one backward, before and after it.
+    """Reads the losses of one backward pass, before and after it runs.
 
     Args:
-        root: the tensor whose ``backward()`` is about to run; hooks that read the losses' weights are put on its graph,
-            and removed by `finish`.
-        weights: whether to read the weights and the divisors of means.
+        root: the tensor whose ``backward()`` is about to run. Hooks on its graph read the gradients of the losses;
+            `finish` removes them.
+        weights: whether to read the gradients of the losses, and the divisors of means.
 
-    Cost: 4 to 12 us; with the weights 4 us more for each loss. No device synchronisation: numbers are read on the CPU
-    only.
+    Cost: 4 to 12 us; with weights 4 us more for each loss. Numbers are read on the CPU only, without a GPU
+    synchronisation.
     """
 
     __slots__ = ("_handles", "_losses", "_weights")
@@ -146,18 +146,18 @@ class LossProbe:
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
         if weights and found and root.is_cpu and not _compiled_autograd() and not modes_disabled():
-            for place, each in enumerate(found):
-                self._handles.append(each.top.register_prehook(partial(_record_weight, self._weights, place)))
+            for index, each in enumerate(found):
+                self._handles.append(each.top.register_prehook(partial(_record_weight, self._weights, index)))
 
     def losses(self) -> tuple[LossRecord, ...]:
-        """Return the losses, with ``gradient_weight`` None."""
+        """Return the losses; their ``gradient_weight`` is None."""
         return self._losses
 
     def finish(self, scale: float = 1.0) -> tuple[LossRecord, ...]:
-        """Return the losses with their weights in the backward that has run, and remove the hooks.
+        """Remove the hooks after the backward pass, and return the losses with their ``gradient_weight``.
 
         Args:
-            scale: GradScaler's factor, which the weights are divided by.
+            scale: GradScaler's factor, by which the gradients are divided.
         """
         for handle in self._handles:
             handle.remove()
@@ -167,11 +167,11 @@ class LossProbe:
         return self._losses
 
 
-def _record_weight(weights: list[float | None], place: int, gradients: Sequence[Tensor | None]) -> None:
-    """Record the scalar gradient of a loss; runs within the program's backward."""
+def _record_weight(weights: list[float | None], index: int, gradients: Sequence[Tensor | None]) -> None:
+    """Record the scalar gradient of a loss; runs within the program's backward pass."""
     gradient = gradients[0] if gradients else None
     if type(gradient) is Tensor and gradient.numel() == 1 and gradient.device.type == "cpu":
-        weights[place] = gradient.item()
+        weights[index] = gradient.item()
 
 
 def _compiled_autograd() -> bool:
@@ -182,7 +182,7 @@ def _compiled_autograd() -> bool:
 
 @cache
 def operation_name(name: str) -> str:
-    """Return "Mean" for "MeanBackward1", "" for a node that is no derivative of a PyTorch operation."""
+    """Return "Mean" for "MeanBackward1", and "" for a node that is not the derivative of a PyTorch operation."""
     return name.rpartition("Backward")[0]
 
 
@@ -190,14 +190,14 @@ def _name(node: Any) -> str:
     return "" if node is None else operation_name(node.name())
 
 
-def parent(node: Any, place: int = 0) -> Any:
+def parent(node: Any, index: int = 0) -> Any:
     """Return the node that made an input of a node; None if the input needs no gradient."""
     edges = node.next_functions
-    return edges[place][0] if place < len(edges) else None
+    return edges[index][0] if index < len(edges) else None
 
 
 def first_parent(node: Any) -> Any:
-    """Return the node of the first input that needs a gradient."""
+    """Return the node that made the first input that needs a gradient."""
     return next((edge[0] for edge in node.next_functions if edge[0] is not None), None)
 
 
@@ -225,17 +225,16 @@ def _find_losses(root: Any) -> list[LossNode]:
 
 
 def _own_node(node: Any, name: str, top: Any, reduced: str = "") -> LossNode:
-    """Return a loss with its own node."""
+    """Return a loss that has a node of its own."""
     reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
-    source = (
-        parent(node) if KINDS[name].startswith("bce") else first_parent(node)
-    )  # its target may have a gradient, too
+    binary = KINDS[name].startswith("bce")  # its target may need a gradient too
+    source = parent(node) if binary else first_parent(node)
     return LossNode(KINDS[name], reduction, top, node, source)
 
 
 def _mean(node: Any) -> LossNode | None:
     below = parent(node)
-    while _name(below) in RESHAPES:  # a mean over selected samples is not one over all
+    while _name(below) in RESHAPES:  # not through a selection of samples, whose number is unknown
         below = parent(below)
     name = _name(below)
     count = getattr(node, "_saved_self_sym_numel", None)
@@ -251,7 +250,7 @@ def _mean(node: Any) -> LossNode | None:
 
 
 def _squared_error(node: Any, below: Any) -> LossNode | None:
-    """Return a hand-written squared error; only if it was broadcast, which proves that it is a loss."""
+    """Return a hand-written squared error, but only if it was broadcast, which proves that it is a loss."""
     found = LossNode("mse", "mean", node, below, first_parent(parent(below)))
     return found if _broadcast_shapes(found, None) is not None else None
 
@@ -267,11 +266,11 @@ def _sum(node: Any) -> LossNode | None:
 
 
 def _kl_divergence(node: Any, below: Any, reduction: str, count: float | None) -> LossNode | None:
-    """Return a kl_div: target * log(target) - target * input, of which only the second term needs a gradient."""
+    """Return a kl_div: target * log(target) - target * input, where only the second term needs a gradient."""
     if _name(below) != "Sub" or parent(below, 0) is not None or _name(parent(below, 1)) != "Mul":
         return None
     product = parent(below, 1)
-    if [made is None for made, _ in product.next_functions] != [True, False]:
+    if [maker is None for maker, _ in product.next_functions] != [True, False]:
         return None
     return LossNode("kl_div", reduction, node, product, first_parent(product), count)
 
@@ -296,17 +295,17 @@ def _soft_cross_entropy(node: Any) -> LossNode | None:
 
 
 def _label_smoothing(node: Any) -> LossNode | None:
-    """Return a loss with label smoothing: (1 - s) * nll + s / classes * (sum over classes), of total weight 1."""
+    """Return a loss with label smoothing: (1 - s) * nll + s / classes * (sum over classes); the weights add up to 1."""
     first, second = parent(node, 0), parent(node, 1)
     if _name(first) != "Mul" or _name(second) != "Mul" or _name(parent(first)) not in ("NllLoss", "NllLoss2D"):
         return None
-    kept, spread = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
+    nll_weight, class_weight = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
     nll = parent(first)
     shape = input_shape(nll)
-    if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
+    if not isinstance(nll_weight, float) or not isinstance(class_weight, float) or not shape:
         return None
     classes = shape[1 if len(shape) > 1 else 0]
-    return _own_node(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
+    return _own_node(nll, "NllLoss", node) if abs(nll_weight + class_weight * classes - 1) < 1e-6 else None
 
 
 PATTERNS: Final[dict[str, Callable[[Any], LossNode | None]]] = {
@@ -321,9 +320,9 @@ PATTERNS: Final[dict[str, Callable[[Any], LossNode | None]]] = {
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def _loss_record(found: LossNode, with_count: bool) -> LossRecord:
+def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
     kind, source, core = found.kind, found.source, found.core
-    note: LossCall | None = found.top.metadata.get(LOSS_CALL_KEY) or core.metadata.get(LOSS_CALL_KEY)
+    call: LossCall | None = found.top.metadata.get(LOSS_CALL_KEY) or core.metadata.get(LOSS_CALL_KEY)
     logs = None
     if kind == "nll":
         logs = source
@@ -337,14 +336,14 @@ def _loss_record(found: LossNode, with_count: bool) -> LossRecord:
         kind=kind,
         reduction=found.reduction,
         shape=shape,
-        count=_mean_divisor(found, shape) if with_count else None,
+        divisor=_mean_divisor(found, shape) if with_divisor else None,
         gradient_weight=None,
         input_operations=_input_operations(source, logs if kind == "cross_entropy" else None),
-        broadcast=_broadcast_shapes(found, note),
+        broadcast=_broadcast_shapes(found, call),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
         targets=saved_tensor(core, "targets" if kind == "ctc" else "target"),
         unreadable_reason=unreadable_reason(core, "target", "targets", "self"),
-        location=note and note.location,
+        location=call and call.location,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
         normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
     )
@@ -360,44 +359,44 @@ def _mean_divisor(found: LossNode, shape: tuple[int, ...] | None) -> float | Non
 
 
 def _input_operations(node: Any, logs: Any) -> tuple[str, ...]:
-    """Return the names of the operations before the input, without views.
+    """Return the names of the operations that computed the input, last one first, without views.
 
-    A softmax that is not over the classes is "softmax_elsewhere": over positions, or with only a part of it used.
+    A softmax that is not over the classes, or of which only a part is used, is called "softmax_elsewhere".
     """
-    makers: list[str] = []
+    names: list[str] = []
     steps = 0
-    while node is not None and len(makers) < MAX_OPERATIONS and steps < 3 * MAX_OPERATIONS:
+    while node is not None and len(names) < MAX_OPERATIONS and steps < 3 * MAX_OPERATIONS:
         steps += 1
         name = _name(node)
         if name not in VIEWS:
             if not name:
                 break
-            own = _size_along(node) if name == "Softmax" else None
-            elsewhere = name == "Softmax" and logs is not None and (own is None or own != _size_along(logs))
-            makers.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
+            size = _size_along(node) if name == "Softmax" else None
+            elsewhere = name == "Softmax" and logs is not None and (size is None or size != _size_along(logs))
+            names.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
-    return tuple(makers)
+    return tuple(names)
 
 
 def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
     """Return the dimension and size of a log-softmax that is not over the classes of its loss."""
-    own, along = result_shape(logs), getattr(logs, "_saved_dim", None)
-    if not own or not shape or len(shape) < 2 or along is None:
+    log_shape, dim = result_shape(logs), getattr(logs, "_saved_dim", None)
+    if not log_shape or not shape or len(shape) < 2 or dim is None:
         return None
-    along = along if along < len(own) else along - (1 << 64) + len(own)
-    if own != shape:  # reshaped in between: compare the size
+    dim = dim if dim < len(log_shape) else dim - (1 << 64) + len(log_shape)
+    if log_shape != shape:  # reshaped in between: compare the size
         while _name(source) in RESHAPES:
             source = parent(source)
-        return (along, own[along]) if source is logs and own[along] != shape[1] else None
-    return (along, own[along]) if along != 1 and source is logs else None
+        return (dim, log_shape[dim]) if source is logs and log_shape[dim] != shape[1] else None
+    return (dim, log_shape[dim]) if dim != 1 and source is logs else None
 
 
 def _size_along(node: Any) -> int | None:
-    """Return the size of the dimension of a softmax or log-softmax; None if unknown."""
-    shape, along = result_shape(node), getattr(node, "_saved_dim", None)
-    if not shape or along is None:
+    """Return the size of the dimension that a softmax or log-softmax normalises; None if unknown."""
+    shape, dim = result_shape(node), getattr(node, "_saved_dim", None)
+    if not shape or dim is None:
         return None
-    return shape[along if along < len(shape) else along - (1 << 64)]
+    return shape[dim if dim < len(shape) else dim - (1 << 64)]
 
 
 @cache
@@ -405,22 +404,22 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-def _broadcast_shapes(found: LossNode, note: LossCall | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _broadcast_shapes(found: LossNode, call: LossCall | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the shapes of input and target before they were broadcast; None if they were not.
 
-    Also None if the program added an axis just before, with ``unsqueeze`` or ``[:, None]``: it intends pairs.
+    Also None if the program added an axis just before, with ``unsqueeze`` or ``[:, None]``: then it intends pairs.
     """
     if found.kind not in ("mse", "smooth_l1", "huber", "l1") or found.source is None:
         return None
     source, core = found.source, found.core
-    made_by = parent(source) if _name(source) == "Expand" else source
-    if _name(made_by) == "Unsqueeze":
+    unexpanded = parent(source) if _name(source) == "Expand" else source
+    if _name(unexpanded) == "Unsqueeze":
         return None
     below = parent(core) if found.kind == "l1" else core
-    if note is not None and len(note.shapes) == 2:
-        given, target = note.shapes if parent(below) is not None else note.shapes[::-1]  # mse_loss(target, prediction)
-        return (given, target) if given != target else None
+    if call is not None and len(call.shapes) == 2:
+        first, target = call.shapes if parent(below) is not None else call.shapes[::-1]  # mse_loss(target, prediction)
+        return (first, target) if first != target else None
     if _name(core) in ("Abs", "Pow"):
-        own = result_shape(made_by)
-        return None if own is None else find_pairwise_difference(own, saved_tensor(core, "self"))
+        shape = result_shape(unexpanded)
+        return None if shape is None else find_pairwise_difference(shape, saved_tensor(core, "self"))
     return None

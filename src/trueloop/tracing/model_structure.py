@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-MAX_MODULES: Final = 4096  # that are listed without checking for duplicates
+MAX_MODULES: Final = 4096  # modules that are listed without checking for duplicates
 _MODAL: Final = (_DropoutNd, _BatchNorm)
 
 
@@ -16,9 +16,11 @@ class ModuleModes(NamedTuple):
     """The combined modes of a model's modules."""
 
     training: bool = False
-    """Some module is in train mode."""
+    """Whether some module is in train mode."""
     dropout: bool = False
+    """Whether a dropout layer with p > 0 is in train mode."""
     batchnorm: bool = False
+    """Whether a BatchNorm layer with running statistics is in train mode."""
 
 
 _MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {
@@ -29,7 +31,7 @@ _MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {
 def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
     """Return all parameters of a model, each once, and the combined modes of its modules.
 
-    It avoids ``modules()`` and ``parameters()``, which build names as well, and reads a module's ``__dict__`` once,
+    This avoids ``modules()`` and ``parameters()``, which also build names, and reads a module's ``__dict__`` once,
     since ``nn.Module.__getattr__`` is slow.
 
     Cost: 0.4 us for each module.
@@ -40,7 +42,7 @@ def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
         if module is None:
             continue
         fields: dict[str, Any] = module.__dict__
-        if "training" not in fields:  # TorchScript stores them elsewhere
+        if "training" not in fields:  # TorchScript stores the attributes elsewhere
             fields = {"_parameters": module._parameters, "training": module.training}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if own := fields["_parameters"]:
             found += own.values()
@@ -52,13 +54,13 @@ def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
                 else:
                     dropout |= module.p > 0
     parameters = [parameter for parameter in found if parameter is not None]
-    if len(set(map(id, parameters))) < len(parameters):  # some are tied
+    if len(set(map(id, parameters))) < len(parameters):  # some parameters are shared
         parameters = list({id(parameter): parameter for parameter in parameters}.values())
     return parameters, _MODES[training, dropout, normalising]
 
 
 def _modules(model: nn.Module) -> Iterable[nn.Module | None]:
-    """Return a model and all its submodules; shared ones repeatedly, and None where one was removed."""
+    """Return a model and all its submodules, with repetitions of shared ones and None for removed ones."""
     modules: list[nn.Module | None] = [model]
     for module in modules:
         if module is not None and (children := module._modules):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,11 +1,11 @@
-"""Snapshots a few numbers of parameters, to detect later whether they have changed."""
+"""Takes snapshots of a few values of parameters, to detect later whether they have changed."""
 
 from collections.abc import Container, Set
 from typing import Any
 
 
 def snapshot_parameters(model: Any, names: Set[str]) -> dict[str, tuple[Any, ...]]:
-    """Return the version of each named parameter, and its first values if it is on the CPU."""
+    """Return the version of each named parameter, followed by its first values if it is on the CPU."""
     own = dict(model.named_parameters())
     found: dict[str, tuple[Any, ...]] = {}
     for name in filter(None, (local_name(own, each) for each in names)):
@@ -15,7 +15,7 @@ def snapshot_parameters(model: Any, names: Set[str]) -> dict[str, tuple[Any, ...
 
 
 def local_name(own: Container[str], name: str) -> str:
-    """Return the name within a submodule of a parameter of the model: "0.weight" for "body.0.weight"; "" = none."""
+    """Return the name that a parameter of the model has in a submodule: "0.weight" for "body.0.weight"; "" = none."""
     while name not in own:
         name = name.partition(".")[2]
         if not name:

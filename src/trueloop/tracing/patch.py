@@ -1,7 +1,7 @@
 """Replaces functions of PyTorch, and restores them.
 
-A replacement is a plain function that passes everything on. It is set on classes and modules of PyTorch, never on user
-objects, which can still be pickled, copied and exported.
+A replacement is a plain function that passes on all arguments. It is set on classes and modules of PyTorch, never on
+objects of the user, so these can still be pickled, copied and exported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        """Functions that restore each attribute if it is still replaced; added before the replacement."""
+        """Functions that restore one attribute each if it is still replaced; added before the replacement."""
         self._swaps: dict[FunctionType, _Swap] = {}
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -34,15 +34,15 @@ class Patches:
 
         Args:
             owner: a class or module.
-            name: name of a function in it, own or inherited.
-            make: gets the original, returns the replacement, which must check that tracing is active, since it
-                remains in use if other code has wrapped it.
+            name: name of a function of the owner, possibly inherited.
+            make: returns the replacement of the original. The replacement must check that tracing is active, since
+                it remains in use if other code has wrapped it.
 
         Raises:
-            TypeError: the program has replaced it by something that is no method, such as a mock; it is unchanged.
+            TypeError: the program has set an object that is not a function, such as a mock; it is unchanged.
         """
         if isinstance(owner, type) and not hasattr(type(inspect.getattr_static(owner, name)), "__get__"):
-            raise TypeError(f"the program has replaced {owner.__name__}.{name} by an object that is no function")
+            raise TypeError(f"the program has replaced {owner.__name__}.{name} by an object that is not a function")
         own = vars(owner).get(name, MISSING)
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
@@ -60,15 +60,15 @@ class Patches:
         setattr(owner, name, replacement)
 
     def swap_code(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Replace the code of a function by ``make(original)``, also where it was imported by name.
+        """Replace the code of a function by ``make(original)``, which has an effect also where it was imported by name.
 
-        The function remains the same object with the same signature and source, so TorchScript still compiles it, and
-        comparisons of functions give the same result.
+        The function remains the same object with the same signature and source code, so TorchScript still compiles it,
+        and comparisons of functions have the same result.
 
         Args:
             function: a plain function of a module, without a closure or keyword-only parameters.
-            make: as for `replace`; gets a copy of the function. Called once: repeated replacements use the same code,
-                since dynamo recompiles whatever is new.
+            make: as for `replace`, with a copy of the function as the original. Called once: later replacements use
+                the same code, since dynamo recompiles code that is new.
         """
         swap = self._swaps.get(function)
         if swap is None or swap.code is not function.__code__:
@@ -81,7 +81,7 @@ class Patches:
 
         self._undo.append(undo)
         function.__code__ = swap.through
-        function.__dict__["__wrapped__"] = swap.original  # whose source TorchScript reads
+        function.__dict__["__wrapped__"] = swap.original  # TorchScript reads its source code
 
     def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
         """Replace the function within a PyTorch decorator by ``make(original)``.
@@ -89,7 +89,7 @@ class Patches:
         The decorated function remains the same object, so this works where it was imported by name.
 
         Args:
-            decorated: holds the original in its closure.
+            decorated: the decorated function, whose closure contains the original.
             make: as for `replace`.
         """
         for cell in cast("Any", decorated).__closure__ or ():
@@ -105,7 +105,7 @@ class Patches:
         self._undo.append(handle.remove)
 
     def restore(self) -> None:
-        """Restore everything that is still replaced; a second call continues after an interruption by Ctrl-C."""
+        """Restore all attributes that are still replaced; after Ctrl-C, a second call continues."""
         while self._undo:
             self._undo[-1]()
             self._undo.pop()
@@ -114,7 +114,7 @@ class Patches:
 class _Swap(NamedTuple):
     """The replaced code of a function.
 
-    The new code holds the replacement as a constant, so a thread within it can finish while another thread restores the
+    The new code has the replacement as a constant, so a thread can finish running it while another thread restores the
     function.
     """
 
@@ -145,12 +145,12 @@ def _restore_cell(cell: Any, original: Any, replacement: Any) -> None:
 
 
 def _through() -> Any:
-    """Provide the code of swapped functions, except parameters and callee: Python rejects calling a string literal."""
+    """Provide the code of swapped functions, in which the parameters and the called constant are then replaced."""
     return (locals and "the replacement")(*locals().values())  # pyright: ignore[reportCallIssue]
 
 
 def _hide(replacement: Callable[..., Any], original: Any) -> None:
-    """Hide a replacement from torch.compile and from the stack level of warnings."""
+    """Exclude a replacement from torch.compile, and from the frames that ``stacklevel`` of a warning counts."""
     if isinstance(replacement, FunctionType):
         file = replacement.__code__.co_filename
         closure = [cell.cell_contents for cell in replacement.__closure__ or ()]
@@ -168,8 +168,8 @@ def _with_hidden_file(code: CodeType) -> CodeType:
 def hide_from_compiler(function: Callable[..., Any]) -> None:
     """Exclude an internal function from torch.compile.
 
-    Checking ``is_compiling()`` is not enough: after a graph break dynamo compiles the frames of a wrapper themselves,
-    in which it is a constant True, and the wrapper would emit nothing.
+    Checking ``is_compiling()`` is not enough: after a graph break dynamo compiles the frames of a wrapper, where it is
+    always True, and the wrapper would emit nothing.
     """
     if isinstance(function, FunctionType):
         for code in _codes(function.__code__):
@@ -178,7 +178,7 @@ def hide_from_compiler(function: Callable[..., Any]) -> None:
 
 @functools.cache
 def hide_package(package: str) -> None:
-    """Exclude every function and method of a package that is loaded so far from torch.compile."""
+    """Exclude all functions and methods in the loaded modules of a package from torch.compile."""
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):
             for value in list(vars(module).values()):
@@ -215,5 +215,5 @@ def _choose_compiler() -> Callable[[Any], Any]:
 
 _skip = _choose_skip()
 set_compiler = _choose_compiler()
-"""Sets the frame compiler of this thread, None for none, and returns the previous one. While a compiled program runs,
-PyTorch functions that hooks call would be compiled, too."""
+"""Sets the frame compiler of this thread (None: no compiler), and returns the previous one. With the compiler of a
+compiled program, the PyTorch functions that hooks call would be compiled too."""

@@ -1,7 +1,7 @@
-"""Compares the samples that several loaders can return, without reading a sample, which could draw random numbers.
+"""Compares the samples that loaders can return, without reading a sample, which could draw random numbers.
 
-It compares indices, through Subsets and wrappers down to the datasets, and the tables that a dataset holds in memory.
-The work is done at the first start of a loader, and is bounded; only numbers are kept.
+Each loader is compared with earlier ones at its first start, within a time limit. The samples are compared by their
+indices in the innermost datasets, below Subsets and wrappers, or by the tables that the datasets have in memory.
 """
 
 import weakref
@@ -28,15 +28,15 @@ from torch.utils.data import (
 from trueloop.tracing.events import JointlyStandardised, LoadersOverlap, Ref
 from trueloop.tracing.stream import EventStream
 
-MAX_LOADERS: Final = 8  # existing loaders that a new one is compared with
-MAX_SAMPLES: Final = 2_000_000  # compared by index: 0.2 s
-MAX_ROWS: Final = 250_000  # compared by content: 0.1 s
-MAX_VALUES: Final = 5_000_000  # of tables whose mean is taken: 0.05 s
-MIN_FEATURES: Final = 8  # rows of fewer numbers are equal by chance, or by design: grids, flags
-MAX_COLUMNS: Final = 64  # numbers of a row in its hash
-MAX_SECONDS: Final = 1.0  # for all comparisons of a run
-SHARE: Final = 0.001  # and of its length, in loops that create loaders without end
-EXACT: Final = 1e-5  # of a standard deviation: what float32 leaves of a mean that was subtracted
+MAX_LOADERS: Final = 8  # earlier loaders that a new one is compared with
+MAX_SAMPLES: Final = 2_000_000  # samples compared by index, in 0.2 s
+MAX_ROWS: Final = 250_000  # rows compared by content, in 0.1 s
+MAX_VALUES: Final = 5_000_000  # values in a table whose mean is computed, in 0.05 s
+MIN_FEATURES: Final = 8  # numbers in a row; shorter rows may be equal by chance, or as in grids and flags
+MAX_COLUMNS: Final = 64  # numbers of a row from which its hash is computed
+MAX_SECONDS: Final = 1.0  # for all comparisons of a run, plus `SHARE`
+SHARE: Final = 0.001  # of the run's length, for loops that create loaders without end
+EXACT: Final = 1e-5  # standard deviations: float32 rounding after a mean was subtracted
 FULL_SAMPLERS: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -45,12 +45,12 @@ class DatasetPart(NamedTuple):
 
     base: Any
     indices: Tensor | None
-    """Indices of the samples, each once; None = all."""
+    """Distinct indices of the samples; None = all samples."""
     size: int
 
 
 def dataset_parts(loader: Any) -> list[DatasetPart] | None:
-    """Return all samples a loader can return; None if its sampler or dataset does not allow it."""
+    """Return the samples that a loader can return; None if they cannot be read from its sampler and dataset."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         if type(loader.batch_sampler) is not BatchSampler:
@@ -69,7 +69,7 @@ def dataset_parts(loader: Any) -> list[DatasetPart] | None:
 
 
 def _shuffles_all(sampler: Any, dataset: Any) -> bool:
-    """Return True for a subclass of RandomSampler (made for seeding) that returns all samples."""
+    """Return True for a RandomSampler that returns all samples, also for a subclass made for seeding."""
     return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == _size(dataset)
 
 
@@ -92,7 +92,7 @@ def _parts(dataset: Any, chosen: Tensor | None) -> list[DatasetPart] | None:
 
 
 def _wrapped(dataset: Any) -> Any:
-    """Return the dataset that another one only transforms: its only dataset attribute, of the same length."""
+    """Return the dataset that a wrapper only transforms: its only attribute that is a dataset, of equal length."""
     if isinstance(dataset, TensorDataset):
         return None
     inner = [value for value in getattr(dataset, "__dict__", {}).values() if isinstance(value, Dataset)]
@@ -122,7 +122,7 @@ def _integers(indices: Any) -> Tensor | None:
 
 
 def in_memory_tables(dataset: Any) -> list[Tensor]:
-    """Return the tables that a dataset holds in memory, one row per sample; of a user class those of its length."""
+    """Return the tables with one row per sample that a dataset has in memory."""
     if isinstance(dataset, TensorDataset):
         found: Sequence[Any] = dataset.tensors
     else:
@@ -144,7 +144,7 @@ def _table(value: Any) -> Tensor | None:
 
 
 def row_digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
-    """Return one hash for each row; None if rows are too short, or too many."""
+    """Return one hash for each row; None if the rows are too short, or too many."""
     if not tables or len(tables[0]) > MAX_ROWS or sum(table[0].numel() for table in tables) < MIN_FEATURES:
         return None
     total = torch.zeros(len(tables[0]), dtype=torch.int64, device="cpu")
@@ -160,8 +160,8 @@ def row_digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | No
 
 def _bits(column: Tensor) -> Tensor:
     if column.is_floating_point():
-        # Equal numbers become equal ones in float64, whatever they were stored in. Those of images, n / 16 or whole,
-        # fill its highest bits only, and a product has no bit below the lowest that is set: so these are folded down.
+        # In float64 equal numbers have equal bits, whatever type they had. Numbers such as n / 16 or integers, as in
+        # images, use the highest bits only, and so would a product with them: so the high bits are copied to the low.
         bits = column.double().contiguous().view(torch.int64)
         return bits ^ (bits >> 32)
     return column.long()
@@ -176,7 +176,7 @@ class _KnownLoader(NamedTuple):
 
 
 class LoaderComparison:
-    """Compares every loader with the earlier ones, once, at its first start."""
+    """Compares every loader with the earlier ones, once, when it starts for the first time."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
@@ -190,7 +190,7 @@ class LoaderComparison:
         self._subsets = [*(known for known in self._subsets[-63:] if known() is not None), weakref.ref(subset)]
 
     def on_loader_started(self, loader: Any, ref: Ref) -> None:
-        """Compare a loader with the others and emit what they share, unless that has taken too much time so far."""
+        """Compare a loader with the earlier ones, and emit what they share, unless the time limit is exceeded."""
         start = perf_counter()
         self._known = [known for known in self._known[-MAX_LOADERS:] if known.loader() is not None]
         known = list(self._known)
@@ -199,37 +199,33 @@ class LoaderComparison:
             return
         own_parts = dataset_parts(loader)
         if own_parts:
-            others = [(other.ref, parts) for other in known if (parts := dataset_parts(other.loader()))]
-            for other, parts in others:
-                self._compare(other, parts, ref, own_parts)
-            self._check_scaling([*others, (ref, own_parts)])
+            earlier = [(each.ref, parts) for each in known if (parts := dataset_parts(each.loader()))]
+            for earlier_ref, parts in earlier:
+                self._compare(earlier_ref, parts, ref, own_parts)
+            self._check_scaling([*earlier, (ref, own_parts)])
         self._spent_s += perf_counter() - start
 
-    def _compare(self, one: Ref, ones: list[DatasetPart], other: Ref, others: list[DatasetPart]) -> None:
-        shared, matched_by, duplicates = _shared_by_index(ones, others), "index", 0
-        if shared is None and len(ones) == len(others) == 1:
+    def _compare(
+        self, earlier: Ref, earlier_parts: list[DatasetPart], later: Ref, later_parts: list[DatasetPart]
+    ) -> None:
+        shared, matched_by, duplicates = _shared_by_index(earlier_parts, later_parts), "index", 0
+        if shared is None and len(earlier_parts) == len(later_parts) == 1:
             matched_by = "content"
-            shared, duplicates = _shared_by_content(ones[0], others[0])
+            shared, duplicates = _shared_by_content(earlier_parts[0], later_parts[0])
         if shared:
-            self._stream.emit(
-                LoadersOverlap(
-                    one=one,
-                    other=other,
-                    matched_by=matched_by,
-                    shared=shared,
-                    one_size=sum(p.size for p in ones),
-                    other_size=sum(p.size for p in others),
-                    duplicates=duplicates,
-                    remainder=self._find_remainder(ones, others),
-                )
-            )
+            self._stream.emit(LoadersOverlap(
+                earlier=earlier, later=later, matched_by=matched_by, shared=shared, duplicates=duplicates,
+                earlier_size=sum(part.size for part in earlier_parts),
+                later_size=sum(part.size for part in later_parts),
+                remainder=self._find_remainder(earlier_parts, later_parts),
+            ))  # fmt: skip
 
-    def _find_remainder(self, ones: list[DatasetPart], others: list[DatasetPart]) -> Ref | None:
-        """Find a Subset with exactly the samples of the larger of two that the smaller, cut from it, has not."""
-        small, large = sorted((ones, others), key=lambda parts: sum(part.size for part in parts))
+    def _find_remainder(self, earlier: list[DatasetPart], later: list[DatasetPart]) -> Ref | None:
+        """Return a Subset of exactly the samples that only the larger loader has, if the smaller is a part of it."""
+        small, large = sorted((earlier, later), key=lambda parts: sum(part.size for part in parts))
         if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
             return None
-        base, held = large[0].base, small[0].indices
+        base, small_indices = large[0].base, small[0].indices
         for known in self._subsets:
             subset = known()
             if subset is None or subset.dataset is not base:
@@ -237,7 +233,7 @@ class LoaderComparison:
             indices = _integers(subset.indices)
             if indices is None or len(indices) + small[0].size != large[0].size:
                 continue
-            if not torch.isin(indices, held).any():
+            if not torch.isin(indices, small_indices).any():
                 return self._stream.registry.ref(subset)
         return None
 
@@ -248,10 +244,10 @@ class LoaderComparison:
         }
         for bases in _groups([id(part.base) for _, part in single]):
             tables = [table for base in bases if (table := moments[base]) is not None]
-            whole = bool(tables) and len(tables) == len(bases)
-            if len(tables) > 1 and any(_joint_samples([table]) or bool(table.whole.all()) for table in tables):
-                continue  # a table that is centred on its own proves nothing together with others
-            samples = _joint_samples(tables) if whole else None
+            is_complete = bool(tables) and len(tables) == len(bases)
+            if len(tables) > 1 and any(_joint_samples([table]) or bool(table.is_integer.all()) for table in tables):
+                continue  # a table that is standardised on its own proves nothing about the others
+            samples = _joint_samples(tables) if is_complete else None
             if samples is None:
                 continue
             group = [(ref, part) for ref, part in single if id(part.base) in bases]
@@ -264,59 +260,59 @@ class LoaderComparison:
 
 
 def _groups(bases: list[int]) -> Iterator[set[int]]:
-    """Yield groups of datasets that may be parts of one: the newest, each with the newest, the newest few."""
+    """Yield groups of datasets that may be parts of the same data: the latest alone, with each other, with several."""
     if bases:
         yield {bases[-1]}
         yield from ({base, bases[-1]} for base in bases[:-1])
         yield from (set(bases[-n:]) for n in range(3, len(bases) + 1))
 
 
-def _shared_by_index(ones: list[DatasetPart], others: list[DatasetPart]) -> int | None:
-    """Return the number of common samples; None without a common dataset."""
-    pairs = [(one, other) for one in ones for other in others if one.base is other.base]
+def _shared_by_index(earlier: list[DatasetPart], later: list[DatasetPart]) -> int | None:
+    """Return the number of samples in both; None without a common dataset."""
+    pairs = [(first, second) for first in earlier for second in later if first.base is second.base]
     if not pairs:
         return None
     shared = 0
-    for one, other in pairs:
-        if one.indices is None or other.indices is None:
-            shared += min(one.size, other.size)
+    for first, second in pairs:
+        if first.indices is None or second.indices is None:
+            shared += min(first.size, second.size)
         else:
-            shared += int(torch.isin(other.indices, one.indices).sum())
+            shared += int(torch.isin(second.indices, first.indices).sum())
     return shared
 
 
-def _shared_by_content(one: DatasetPart, other: DatasetPart) -> tuple[int, int]:
-    """Return the number of samples of ``other`` that equal one of ``one``, and of duplicates within each."""
-    if type(one.base) is not type(other.base):
+def _shared_by_content(earlier: DatasetPart, later: DatasetPart) -> tuple[int, int]:
+    """Return the number of later samples that equal an earlier one, and of samples that repeat within their part."""
+    if type(earlier.base) is not type(later.base):
         return 0, 0
-    tables = in_memory_tables(one.base), in_memory_tables(other.base)
-    shapes = [[(table.shape[1:], table.dtype) for table in some] for some in tables]
+    tables = in_memory_tables(earlier.base), in_memory_tables(later.base)
+    shapes = [[(table.shape[1:], table.dtype) for table in each] for each in tables]
     if shapes[0] != shapes[1]:
         return 0, 0
-    own_parts, theirs = row_digests(tables[0], one.indices), row_digests(tables[1], other.indices)
-    if own_parts is None or theirs is None:
+    earlier_rows, later_rows = row_digests(tables[0], earlier.indices), row_digests(tables[1], later.indices)
+    if earlier_rows is None or later_rows is None:
         return 0, 0
-    found = torch.isin(theirs, own_parts)
-    shared = int(found.sum())
-    if shared and not _rows_are_equal(tables, (one, other), (own_parts, theirs), found):
+    is_shared = torch.isin(later_rows, earlier_rows)
+    shared = int(is_shared.sum())
+    if shared and not _rows_are_equal(tables, (earlier, later), (earlier_rows, later_rows), is_shared):
         return 0, 0
-    return shared, len(own_parts) - len(own_parts.unique()) + len(theirs) - len(theirs.unique())
+    return shared, sum(len(rows) - len(rows.unique()) for rows in (earlier_rows, later_rows))
 
 
 def _rows_are_equal(
     tables: tuple[list[Tensor], list[Tensor]],
     parts: tuple[DatasetPart, DatasetPart],
     rows: tuple[Tensor, Tensor],
-    found: Tensor,
+    is_shared: Tensor,
 ) -> bool:
-    """Compare a few rows whose hashes, which cover only some of their numbers, are equal."""
-    for there in found.nonzero().flatten()[:: max(1, int(found.sum()) // 16)].tolist():
-        here = int((rows[0] == rows[1][there]).nonzero()[0])
-        places = [
+    """Compare a few rows with equal hashes in full, since a hash covers only some of their numbers."""
+    for second in is_shared.nonzero().flatten()[:: max(1, int(is_shared.sum()) // 16)].tolist():
+        first = int((rows[0] == rows[1][second]).nonzero()[0])
+        indices = [
             position if part.indices is None else int(part.indices[position])
-            for part, position in zip(parts, (here, there), strict=True)
+            for part, position in zip(parts, (first, second), strict=True)
         ]
-        if not all(torch.equal(a[places[0]], b[places[1]]) for a, b in zip(*tables, strict=True)):
+        if not all(torch.equal(a[indices[0]], b[indices[1]]) for a, b in zip(*tables, strict=True)):
             return False
     return True
 
@@ -330,12 +326,12 @@ def _inputs(base: Any) -> Tensor | None:
 
 
 class _Moments(NamedTuple):
-    """The number of rows of a table and, per feature, its sum, sum of squares, and whether all values are integers."""
+    """Number of rows in a table; for each feature its sum, its sum of squares, and whether all values are integers."""
 
     rows: int
     total: Tensor
     squares: Tensor
-    whole: Tensor
+    is_integer: Tensor
 
 
 def _column_moments(base: Any) -> _Moments | None:
@@ -351,18 +347,18 @@ def _joint_samples(tables: Sequence[_Moments]) -> int | None:
     if len({len(table.total) for table in tables}) != 1:
         return None
     rows, features = sum(table.rows for table in tables), len(tables[0].total)
-    whole = torch.stack([table.whole for table in tables]).all(0)
+    is_integer = torch.stack([table.is_integer for table in tables]).all(0)
     total = torch.stack([table.total for table in tables]).sum(0)
     squares = torch.stack([table.squares for table in tables]).sum(0)
-    if rows < 32 or bool(whole.all()):  # integers, such as a design of +1 and -1
+    if rows < 32 or bool(is_integer.all()):  # integers have this by design, such as +1 and -1
         return None
     by_feature = _is_standardised(rows, total, squares)
-    as_one = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
-    return rows if as_one else None
+    jointly = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
+    return rows if jointly else None
 
 
 def _is_standardised(n: int, total: Tensor, squares: Tensor) -> bool:
-    """Return True if every varying feature has mean 0 and deviation 1, with divisor n or n - 1."""
+    """Return True if every varying feature has mean 0 and standard deviation 1, with divisor n or n - 1."""
     mean = total / n
     deviation = (squares / n - mean.square()).clamp_min(0).sqrt()
     varies = deviation > 1e-6

@@ -1,7 +1,7 @@
-"""Reads the saved tensors of a graph node, and the shapes around it, without unpacking.
+"""Reads the saved tensors of a graph node, and the shapes of its inputs and result, without unpacking.
 
-Hooks of the program on saved tensors (offloading, checkpointing) do not run, and nothing is kept. Before torch 2.8
-saved tensors could only be read by running the hooks: there they are not read, and detectors report "not judged".
+The program's saved-tensor hooks (offloading, checkpointing) do not run, and no tensor is stored. Before torch 2.8
+saved tensors can only be read by running these hooks: there they are not read, and detectors report "not judged".
 """
 
 from typing import Any, Final
@@ -13,11 +13,11 @@ BEHIND_HOOKS: Final = "the program's own saved-tensor hooks hide the saved tenso
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:
-    """Return a tensor that a node has saved; None if it was freed, or needs unpacking."""
+    """Return a tensor that a node has saved; None if it was freed, or would have to be unpacked."""
     try:
         raw = getattr(node, f"_raw_saved_{name}")
         return raw.data if raw.unpack_hook is None else None
-    except (AttributeError, RuntimeError):  # another version of PyTorch; freed by an earlier backward
+    except (AttributeError, RuntimeError):  # another version of PyTorch; freed by an earlier backward pass
         return None
 
 
@@ -31,7 +31,7 @@ def unreadable_reason(node: Any, *names: str) -> str:
     for name in names:
         try:
             raw = getattr(node, f"_raw_saved_{name}", None)
-        except RuntimeError:  # freed by an earlier backward
+        except RuntimeError:  # freed by an earlier backward pass
             return ""
         if raw is not None:
             if not hasattr(raw, "unpack_hook") or not hasattr(type(raw), "data"):
@@ -40,12 +40,12 @@ def unreadable_reason(node: Any, *names: str) -> str:
     return ""
 
 
-def result_shape(node: Any, place: int = 0) -> tuple[int, ...] | None:
+def result_shape(node: Any, index: int = 0) -> tuple[int, ...] | None:
     """Return the shape of a node's result; None if unknown."""
-    made = getattr(node, "_input_metadata", None)
-    return tuple(made[place].shape) if made and place < len(made) else None
+    results = getattr(node, "_input_metadata", None)
+    return tuple(results[index].shape) if results and index < len(results) else None
 
 
 def input_shape(node: Any) -> tuple[int, ...] | None:
     """Return the shape of a node's first input that needs a gradient."""
-    return next((result_shape(made, place) for made, place in node.next_functions if made is not None), None)
+    return next((result_shape(maker, index) for maker, index in node.next_functions if maker is not None), None)

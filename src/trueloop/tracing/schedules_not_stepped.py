@@ -1,4 +1,4 @@
-"""Finds schedulers that are created and never stepped, if no line of the program could step them."""
+"""Finds schedulers that are created but never stepped, and that no line of the program could step."""
 
 import weakref
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from trueloop.tracing.program_text.schedule_calls import may_step_schedule, sets
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
-MAX_OPTIMIZERS: Final = 128  # optimizers that are followed; a hyper-parameter sweep creates more
+MAX_OPTIMIZERS: Final = 128  # optimizers whose schedulers are tracked; a hyper-parameter sweep creates more
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _CreatedScheduler:
     frames: list[int]
     files: set[str]
     run_by_library: bool | None = None
-    """A library runs the loop that steps its optimizer; None = not checked yet."""
+    """Whether a library runs the loop that steps the optimizer; None = not checked yet."""
 
 
 @dataclass(slots=True)
@@ -45,14 +45,14 @@ class _OptimizerSchedulers:
     state: OptimizerState
     created: list[_CreatedScheduler] = field(default_factory=list[_CreatedScheduler])
     stepped: bool = False
-    """One of them was stepped."""
+    """Whether one of the schedulers was stepped."""
 
 
 class UnsteppedSchedules:
-    """Follows every scheduler that is created or stepped; emits `SchedulerNeverStepped` when the watch ends.
+    """Tracks which schedulers are created and stepped; emits `SchedulerNeverStepped` when the watch ends.
 
-    It emits nothing if a library runs the loop and may hold the scheduler; in a notebook, whose next cell may step it;
-    if the program sets learning rates itself, or has several schedulers of one optimizer to choose from.
+    The event is not emitted if a library runs the loop and may step the scheduler, in a notebook, whose next cell may
+    step it, or if the program sets learning rates itself or creates several schedulers for one optimizer.
 
     Cost: 10 us for each new scheduler; at the end, if one was never stepped, 5 ms for each file of the program.
     """
@@ -61,7 +61,7 @@ class UnsteppedSchedules:
         self._stream, self._program = stream, program
         self._by_optimizer: dict[int, _OptimizerSchedulers] = {}
         self.pending = 0
-        """Number of optimizers whose schedulers were not stepped yet."""
+        """Number of optimizers with schedulers none of which was stepped yet."""
         self._check_caller = stream.isolated("schedulers that are never stepped", self._on_periodic_check)
         stream.on_detach.append(stream.isolated("schedulers that are never stepped", self._report))
 
@@ -106,7 +106,7 @@ class UnsteppedSchedules:
             self.pending -= 1
 
     def _on_periodic_check(self) -> None:
-        """Check who called the running optimizer step, once for each scheduler."""
+        """Check for each new scheduler whether a library or the program called the running optimizer step."""
         unchecked = [
             each
             for schedulers in self._by_optimizer.values()
@@ -115,7 +115,9 @@ class UnsteppedSchedules:
         ]
         stack = program_stack() if unchecked else []
         for created in unchecked:
-            other_frames = [frame for at, frame in enumerate(stack) if created.frames[at : at + 1] != [id(frame)]]
+            other_frames = [
+                frame for depth, frame in enumerate(stack) if created.frames[depth : depth + 1] != [id(frame)]
+            ]
             created.run_by_library = not stack or any(map(is_library_frame, other_frames))
             created.files |= user_files(stack)
         self._stop_checks()
@@ -129,8 +131,8 @@ class UnsteppedSchedules:
             steps = 0 if created is None else schedulers.state.steps - created.steps
             if created is None or steps < 2 or created.run_by_library is not False or in_notebook():
                 continue
-            texts = parse_program(created.files)
-            if texts is not None and not any(may_step_schedule(each) or sets_rates(each) for each in texts.values()):
+            trees = parse_program(created.files)
+            if trees is not None and not any(may_step_schedule(each) or sets_rates(each) for each in trees.values()):
                 self._stream.emit(
                     SchedulerNeverStepped(
                         location=created.location,

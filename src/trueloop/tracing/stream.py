@@ -1,6 +1,6 @@
-"""Counts updates and backwards, delivers events to listeners, and isolates the program from internal errors.
+"""Counts updates and backward passes, delivers events, and isolates the program from internal errors.
 
-An internal error never reaches the program: a hook or listener that raises is disabled, and the report names it.
+An internal error never reaches the program: a hook that raises is disabled, and the report names it.
 """
 
 import os
@@ -21,7 +21,7 @@ def describe_error(error: BaseException) -> str:
     """Return an error's class and message; never raises, not even on a full stack or from a failing ``__str__``."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - it may be a class of the program's
+    except Exception:  # noqa: BLE001 - the program's own class may raise here
         return type(error).__name__
 
 
@@ -57,39 +57,39 @@ class EventStream:
         self.update = 0
         """Number of steps of any optimizer so far."""
         self.backward_count = 0
-        """Number of backwards so far."""
+        """Number of backward passes so far."""
         self.backward_count_at_step = 0
-        """Number of backwards before the latest step of any optimizer."""
+        """Number of backward passes before the latest step of any optimizer."""
         self.window_size = 0
-        """Number of backwards between the latest two steps."""
+        """Number of backward passes between the latest two steps."""
         self.same_window_since = 0
-        """The update since which ``window_size`` has not changed."""
+        """Number of updates before ``window_size`` last changed."""
         self.full_tracing = True
-        """All events are wanted; False = only those marked RARE."""
+        """Whether all events are emitted, or only those marked RARE."""
         self.active = False
-        """Some listener is subscribed. Every replacement of a PyTorch function checks this first."""
+        """Whether some listener is subscribed. Every replacement of a PyTorch function checks this first."""
         self.overhead_s = 0.0
-        """Timed overhead of hooks and listeners."""
+        """Measured overhead of hooks and listeners."""
         self.problems: list[str] = []
         self.request_full_tracing: Callable[[], None] = lambda: None
-        """Called by a hook that sees a change of structure: trace the next updates in full."""
+        """Called by a hook that detects a change of structure, so that the next updates are fully traced."""
         self.after_update: Callable[[], None] = lambda: None
-        """Called after a step of an optimizer once ``next_check_update`` is reached; it sets the next one."""
+        """Called after a step when ``next_check_update`` is reached; sets the next one."""
         self.next_check_update = 0
         self.periodic_checks: list[Callable[[], None]] = []
-        """Called every few updates, by hooks that check something that grows."""
+        """Functions of hooks that are called every few updates."""
         self.on_detach: list[Callable[[], None]] = []
-        """Called before a watch ends, for hooks that still have events to emit."""
+        """Functions of hooks that are called before a watch ends, to emit their last events."""
         self.after_batch: Callable[[], None] = lambda: None
         """Called for every batch that a loader returns during full tracing."""
         self.after_backward: Callable[[], None] = lambda: None
-        """Called for every backward during full tracing."""
+        """Called for every backward pass during full tracing."""
         self._session = 0
         self._listeners: list[tuple[Listener, frozenset[type[Event]]]] = []
         self._listeners_by_type: dict[type[Event], list[Listener]] = {}
-        """The listeners of each event type, filled when a type is first emitted."""
+        """Event type -> its listeners, filled when a type is first emitted."""
         self.lock = threading.RLock()
-        """Held while listeners receive an event, and while replacements are installed or removed."""
+        """Locked while listeners receive an event, and while replacements are installed or removed."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork_in_child)
 
@@ -104,11 +104,11 @@ class EventStream:
 
     @property
     def same_window_updates(self) -> int:
-        """Number of steps in a row that as many backwards led to."""
+        """Number of steps since the number of backward passes before each step last changed."""
         return self.update - self.same_window_since
 
     def subscribe(self, listener: Listener, *kinds: type[Event]) -> None:
-        """Deliver every event, or those of the given types, to one more listener."""
+        """Deliver all events, or only those of the given types, to one more listener."""
         with self.lock:
             self._listeners = [*self._listeners, (listener, frozenset(kinds))]
             self._listeners_by_type = {}
@@ -139,8 +139,8 @@ class EventStream:
         """Return a handler that never raises: after its first error it does nothing, and the report names it.
 
         Args:
-            subject: what it traces, for people, in the plural: "optimizer steps".
-            handler: runs inside the program's own call.
+            subject: what the handler traces, as a plural for messages: "optimizer steps".
+            handler: the function, called within the program's own call.
         """
         broken, functions, dispatches = -1, function_modes, dispatch_modes
 
@@ -184,7 +184,7 @@ class EventStream:
         return run
 
     def record_problem(self, what: str, error: BaseException) -> None:
-        """Keep an internal error, with its line, for the report."""
+        """Record an internal error, with its line, for the report."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

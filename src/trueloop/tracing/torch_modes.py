@@ -16,7 +16,7 @@ dispatch_modes: Callable[[], int] = _bindings._len_torch_dispatch_stack  # noqa:
 
 
 def modes_active() -> bool:
-    """Return True if a mode is active, except a default device, which has no effect where a device is given."""
+    """Return True if a mode is active, other than a default device, which does not affect internal operations."""
     mode_at = _bindings._get_function_stack_at  # noqa: SLF001
     return bool(dispatch_modes()) or not all(isinstance(mode_at(at), DeviceContext) for at in range(function_modes()))
 

@@ -170,7 +170,7 @@ def test_one_sample_after_a_larger_batch(watched):
     for samples in (1, 4, 1, 1):
         model(torch.ones(samples, 1, 3, 3))
     (event,) = of(events, BatchNormSingleSample)
-    assert (event.values, event.previous_batch_size, event.module.kind) == (9, 4, "BatchNorm2d")
+    assert (event.values_per_channel, event.previous_batch_size, event.module.kind) == (9, 4, "BatchNorm2d")
 
 
 def test_nothing_is_kept_alive(watched):

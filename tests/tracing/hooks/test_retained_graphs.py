@@ -90,7 +90,7 @@ def test_custom_autograd_functions(told):
 
 
 def test_a_graph_that_is_too_large_is_not_judged(told, monkeypatch):
-    monkeypatch.setattr(retained_graphs, "MOST_NODES", 4)
+    monkeypatch.setattr(retained_graphs, "MAX_NODES", 4)
     train(16)
     assert not told
 

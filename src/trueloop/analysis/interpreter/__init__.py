@@ -1,1 +1,1 @@
-"""Abstract interpreter of Python with PyTorch: from the source of a file to its operations in order."""
+"""Abstract interpreter of Python with PyTorch, which turns a source file into its operations in order."""

@@ -1,4 +1,4 @@
-"""Runs assignments to names, attributes and items."""
+"""Interprets assignments to names, attributes and items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Assignments:
-    """Runs assignments for an `Interpreter`."""
+    """Interprets assignments for an `Interpreter`."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
@@ -39,12 +39,12 @@ class Assignments:
             case ast.Attribute():
                 self._assign_attribute(target, value)
             case ast.Subscript():
-                owner, word = (
+                owner, key = (
                     self.interpreter.evaluator.evaluate(target.value),
                     self.interpreter.evaluator.evaluate(target.slice).constant(),
                 )
-                if isinstance(word, str | int):
-                    owner.attributes[f"[{word!r}]"] = value
+                if isinstance(key, str | int):
+                    owner.attributes[f"[{key!r}]"] = value
                 self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
@@ -56,7 +56,7 @@ class Assignments:
                 pass
 
     def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
-        """Return an item of an unpacked value."""
+        """Return the item of a value that unpacking assigns to a target."""
         found = value.attributes.get(f"[{number}]")
         if found is not None:
             return found
@@ -99,7 +99,7 @@ class Assignments:
                 each.facts = each.facts | {FROZEN}
 
     def assign_augmented(self, node: ast.AugAssign) -> None:
-        """Run ``total += loss``."""
+        """Run an augmented assignment: ``total += loss``."""
         target: Any = node.target
         load = ast.copy_location(_as_load(target), target)
         before, value = self.interpreter.evaluator.evaluate(load), self.interpreter.evaluator.evaluate(node.value)
@@ -113,7 +113,7 @@ class Assignments:
 
 
 def _as_load(target: Any) -> Any:
-    """Return the same expression in load context."""
+    """Return an assignment target as an expression that reads it."""
     match target:
         case ast.Name():
             return ast.Name(id=target.id, ctx=ast.Load())

@@ -1,4 +1,4 @@
-"""Evaluates calls: runs functions and classes of the file, and models the effect of PyTorch functions."""
+"""Evaluates calls: runs functions and classes of the file, and records the effects of PyTorch functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
 FIRST_ARGUMENT: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
-"""Name of the first argument of the constructors."""
+"""Kind of value -> name of the first argument of its constructors."""
 SEQUENTIALS: Final = frozenset(("torch.nn.Sequential",))
 
 
@@ -59,7 +59,7 @@ class Arguments:
         return [*self.positional, *self.keyword.values()]
 
     def by_name(self) -> dict[str, AbstractValue]:
-        """Return all arguments by name, positional ones by "0", "1" ..."""
+        """Return all arguments by name; the names of positional arguments are "0", "1" ..."""
         return {**{str(number): each for number, each in enumerate(self.positional)}, **self.keyword}
 
 
@@ -70,10 +70,10 @@ class Calls:
         self.interpreter = interpreter
         self.functions, self.methods = Functions(interpreter), Methods(interpreter)
         self._class_by_method: dict[Any, AbstractValue] = {}
-        """Definitions of methods -> their class."""
+        """Definition of a method -> its class."""
 
     def evaluate(self, node: ast.Call) -> AbstractValue:
-        """Return what a call returns, and record its operations."""
+        """Return the value of a call, and record its operations."""
         evaluator = self.interpreter.evaluator
         if not isinstance(node.func, ast.Attribute):
             return self.call_value(evaluator.evaluate(node.func), node, self._evaluate_arguments(node))
@@ -104,7 +104,7 @@ class Calls:
     def _call_unbound(
         self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments
     ) -> AbstractValue | None:
-        """Run a method called on its class: ``Net.forward(model, x)``; None if the file does not define it."""
+        """Run a method that is called on its class: ``Net.forward(model, x)``; None if the file does not define it."""
         for base in (kind, *_base_classes(kind)):
             method = self._find_definition(base, name)
             if method is None:
@@ -132,7 +132,7 @@ class Calls:
         return Arguments(positional, keyword)
 
     def call_value(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return what a call of a value returns."""
+        """Return the value of a call of another value."""
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)
@@ -153,7 +153,7 @@ class Calls:
         return self.record_escape(node, callee, *arguments.all())
 
     def record_escape(self, node: ast.AST, *values: AbstractValue) -> AbstractValue:
-        """Record values passed to code outside the file; return an unknown value."""
+        """Record that values are passed to code outside the file, and return an unknown value."""
         escaping = [each for each in values if each.kind is not ValueKind.CONSTANT]
         if any(_may_be_changed(each) for each in escaping):
             self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(escaping))
@@ -204,13 +204,13 @@ class Calls:
         return result
 
     def create(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
-        """Return a new value of a known kind."""
+        """Return a new value of a given kind, and record its creation."""
         value = AbstractValue(
             kind=kind, name=name, node=node, sources=tuple(arguments.positional), arguments=arguments.by_name()
         )
         first = arguments.get(0, FIRST_ARGUMENT.get(kind, ""))
         if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
-            sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.keyword.get(word))]
+            sampler = [each for key in ("sampler", "batch_sampler") if (each := arguments.keyword.get(key))]
             value.sources = (
                 (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
             )
@@ -236,7 +236,7 @@ class Calls:
     def _call_loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         options = {
             **arguments.by_name(),
-            **{word: each for word, each in criterion.arguments.items() if not word.isdigit()},
+            **{key: each for key, each in criterion.arguments.items() if not key.isdigit()},
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
         both = [] if first is None else [first] if second is None else [first, second]
@@ -258,7 +258,7 @@ class Calls:
     # Models ----------------------------------------------------------------------------------------------------------
 
     def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, kind: OpKind) -> AbstractValue:
-        """Return the output of a model; run the forward of a model defined in the file."""
+        """Return the output of a model; if the file defines the model, run its forward."""
         recording = self.interpreter.recording
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
@@ -287,7 +287,7 @@ class Calls:
     # Classes of this file --------------------------------------------------------------------------------------------
 
     def define_class(self, node: ast.ClassDef) -> AbstractValue:
-        """Return the class that a definition creates."""
+        """Return the class of a class definition."""
         bases = tuple(self.interpreter.evaluator.evaluate(each) for each in node.bases)
         value = AbstractValue(
             kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope
@@ -298,7 +298,7 @@ class Calls:
         return value
 
     def enclosing_class(self, function: Any) -> Any:
-        """Return the definition of the class of a method; for a plain function the function itself."""
+        """Return the definition of a method's class, or the function itself if it is not a method."""
         found = self._class_by_method.get(function)
         return function if found is None else found.node
 
@@ -373,7 +373,7 @@ class Calls:
             instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", kind.node)
 
     def find_method(self, owner: AbstractValue, name: str) -> AbstractValue | None:
-        """Return a method that the file defines for an object, bound to it."""
+        """Return a method that the file defines for an object, bound to this object; None if there is none."""
         for each in owner.alternatives():
             kind = each.scope
             if each.kind is ValueKind.FUNCTION or not isinstance(kind, AbstractValue):
@@ -397,7 +397,7 @@ class Calls:
         return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
 
     def _call_super(self, node: ast.Call) -> AbstractValue:
-        """Run ``super().method(...)``."""
+        """Run the method that ``super().method(...)`` calls."""
         arguments = self._evaluate_arguments(node)
         function = self.interpreter.recording.functions[-1]
         kind, owner = self._class_by_method.get(function), self._current_self()
@@ -450,7 +450,7 @@ def _flatten_parameters(value: AbstractValue) -> list[AbstractValue]:
 
 
 def _flatten(values: Sequence[AbstractValue]) -> list[AbstractValue]:
-    """Return values with the items of sequences, the attributes of instances and the owners of bound methods."""
+    """Return values, the items of sequences, the attributes of instances and the owners of bound methods."""
     found: list[AbstractValue] = []
     queue = list(values)
     while queue and len(found) < 100:

@@ -1,4 +1,4 @@
-"""Context managers and decorators: whether gradients and autocast are on for the operations inside."""
+"""Interprets context managers and decorators, which switch gradients and autocast for the operations inside."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AUTOCASTS: Final = frozenset((
 ))  # fmt: skip
 
 REUSABLE: Final = GRAD_DISABLING | GRAD_ENABLING | AUTOCASTS
-"""Context managers that can be created first and entered later."""
+"""Context managers that may be created first and entered later."""
 
 
 def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
-    """Enter the context manager of a `with` or decorator expression; return its value."""
+    """Enter the context manager of a ``with`` statement or decorator, and return its value."""
     recording = interpreter.recording
     value = interpreter.evaluator.evaluate(node)
     name = interpreter.evaluator.qualified_name(node.func if isinstance(node, ast.Call) else node)
@@ -50,13 +50,13 @@ def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
     elif name:
         recording.contexts = (*recording.contexts, name)
     else:
-        recording.grad = None  # created elsewhere: perhaps one of the above
+        recording.grad = None  # created outside the file, so it may switch gradients
         recording.contexts = (*recording.contexts, "")
     return value
 
 
 def _switch_value(switch: AbstractValue) -> bool | None:
-    """Return the argument of a switch: ``set_grad_enabled(False)``; None if it is not a constant."""
+    """Return the mode that a context manager gets: ``set_grad_enabled(False)``; None if it is not a constant."""
     argument = switch.arguments.get("0") or switch.arguments.get("mode") or switch.arguments.get("enabled")
     value = None if argument is None else argument.constant()
     return value if isinstance(value, bool) else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
 
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
-MAX_ITEMS: Final = 200  # of a literal list: longer ones are tables
+MAX_ITEMS: Final = 200  # items of a list that are evaluated; longer lists are tables
 OBJECT_KINDS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
 METADATA_ATTRIBUTES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
@@ -38,7 +38,7 @@ class Evaluator:
         self.interpreter = interpreter
 
     def evaluate(self, node: ast.expr) -> AbstractValue:
-        """Return the value of an expression, and record the operations of evaluating it."""
+        """Return the value of an expression, and record the operations in it."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
             value: AbstractValue = run(node)
@@ -98,7 +98,7 @@ class Evaluator:
         return value
 
     def enclosing_definition(self) -> Any:
-        """Return the class or function that is running."""
+        """Return the definition of the running function, or of the class of the running method."""
         functions = self.interpreter.recording.functions
         return self.interpreter.calls.enclosing_class(functions[-1]) if functions else None
 
@@ -112,7 +112,7 @@ class Evaluator:
                 return each.attributes[node.attr]
         part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
         if self.interpreter.calls.find_method(owner, node.attr) is not None:
-            return part  # a property or a method: not cached, it is looked up for each call
+            return part  # a property or a method, which is looked up at each access
         owner.attributes[node.attr] = part
         return part
 
@@ -196,7 +196,7 @@ class Evaluator:
         return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
 
     def tensor_result(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
-        """Return the result of an operation, a tensor if any of its inputs is one."""
+        """Return the result of an operation, which is a tensor if any of its inputs is one."""
         if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
             return unknown_value(node, *inputs)
         graphs = [each for each in inputs if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
@@ -229,10 +229,10 @@ class Evaluator:
         if len(node.values) > MAX_ITEMS:
             return unknown_value(node)
         items: dict[str, AbstractValue] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
+        for key_node, value in zip(node.keys, node.values, strict=True):
             item = self.evaluate(value)
-            word = self.evaluate(key).constant() if key is not None else None
-            items[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(items)}]"] = item
+            key = self.evaluate(key_node).constant() if key_node is not None else None
+            items[f"[{key!r}]" if isinstance(key, str | int) else f"[?{len(items)}]"] = item
         parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
@@ -268,15 +268,15 @@ class Evaluator:
         )
 
     def _subscript(self, node: ast.Subscript) -> AbstractValue:
-        owner, word = self.evaluate(node.value), self.evaluate(node.slice).constant()
-        key = f"[{word!r}]"
-        if isinstance(word, str | int) and key in owner.attributes:
+        owner, index = self.evaluate(node.value), self.evaluate(node.slice).constant()
+        key = f"[{index!r}]"
+        if isinstance(index, str | int) and key in owner.attributes:
             return owner.attributes[key]
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
             node.slice, ast.Slice
         ):
             value = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown_value(node, owner)
-            if isinstance(word, str | int):
+            if isinstance(index, str | int):
                 owner.attributes[key] = value
             return value
         if owner.kind is ValueKind.TENSOR:
@@ -291,14 +291,14 @@ class Evaluator:
     # Conditions and annotations --------------------------------------------------------------------------------------
 
     def static_truth(self, test: ast.expr) -> bool | None:
-        """Return the truth of a condition that the source decides; None if it depends on the run."""
+        """Return the truth of a condition if the source code determines it; None if it depends on the run."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.static_truth(test.operand)
             return None if inner is None else not inner
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
-            return True  # the file may be run as a program
+            return True  # as when the file is run as a program
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
         if isinstance(test, ast.Name):
@@ -313,18 +313,18 @@ class Evaluator:
         return None
 
     def _compare_to_constant(self, test: ast.Compare) -> bool | None:
-        """Return the truth of ``task == "depth"`` if the running call passes the word as a constant; else None."""
+        """Return the truth of ``task == "depth"`` if the running call passes ``task`` as a constant; else None."""
         functions, left, right = self.interpreter.recording.functions, test.left, test.comparators[0]
         found = self.interpreter.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
         if found is None or found.union or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
             return None
         left_value, right_value = found.constant(), getattr(right, "value", None)
         if not (isinstance(left_value, str) and isinstance(right_value, str)) or found.node in ast.walk(functions[-1]):
-            return None  # a default or a local constant is only one of its possible values
+            return None  # a default or a local constant may not be the only value
         return (left_value == right_value) is isinstance(test.ops[0], ast.Eq)
 
     def annotated_kind(self, node: ast.expr) -> ValueKind | None:
-        """Return the kind of value that an annotation promises."""
+        """Return the kind of value that an annotation describes; None if unknown."""
         if isinstance(node, ast.BinOp):  # optimizer: Optimizer | None
             return self.annotated_kind(node.left) or self.annotated_kind(node.right)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -351,7 +351,7 @@ class Evaluator:
 
 
 def element(iterable: AbstractValue, node: Any) -> AbstractValue:
-    """Return the element of an iterable that one iteration of a loop gets."""
+    """Return the value of a loop's target in one iteration over an iterable."""
     match iterable.kind:
         case ValueKind.LOADER | ValueKind.DATASET:
             return AbstractValue(kind=ValueKind.TENSOR, name="batch", node=node, sources=(iterable,), facts={NO_GRAPH})

@@ -1,4 +1,4 @@
-"""Effects of PyTorch functions and Python builtins on training."""
+"""Evaluates calls of PyTorch functions and Python builtins, and records their effects on training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASS_THROUGH_FUNCTIONS: Final = frozenset((
     "torch.compile", "torch.jit.script", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
     "tqdm.rich.tqdm", "tqdm.trange", "rich.progress.track", "itertools.cycle", "itertools.islice",
 ))  # fmt: skip
-"""Functions that return or iterate over their first argument."""
+"""Functions that return their first argument, or an iterator over it."""
 CLIPPING_FUNCTIONS: Final = frozenset((
     "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
     "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_value_",
@@ -66,7 +66,7 @@ class Functions:
         }
 
     def evaluate(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
-        """Return what a call returns; None for an unknown function."""
+        """Return the value of a call; None for an unknown function."""
         recording = self.interpreter.recording
         handler = self._handlers.get(name)
         if handler is not None:
@@ -90,7 +90,7 @@ class Functions:
         return None
 
     def _record_in_place_write(self, name: str, node: ast.Call, arguments: Arguments) -> None:
-        """Record gradients that a function writes to: ``torch._foreach_zero_([p.grad for p in ...])``."""
+        """Record the gradients to which a function writes: ``torch._foreach_zero_([p.grad for p in ...])``."""
         target = arguments.positional[0] if arguments.positional else unknown_value(node)
         for each in target.sources if target.kind is ValueKind.SEQUENCE else (target,):
             if each.kind is ValueKind.TENSOR and each.name == GRAD:
@@ -98,8 +98,8 @@ class Functions:
 
     def _enumerate(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         iterable = arguments.get(0, "iterable") or unknown_value(node)
-        counted = AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
-        return self._zipped_items(node, iterable, counted)
+        counter = AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
+        return self._zipped_items(node, iterable, counter)
 
     def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.positional) == 1:
@@ -107,12 +107,12 @@ class Functions:
         return self._zipped_items(node, *arguments.positional)
 
     def _zipped_items(self, node: ast.Call, *iterables: AbstractValue) -> AbstractValue:
-        """Return a sequence whose items hold one element of each iterable."""
+        """Return a sequence whose items contain one element of each iterable."""
         from trueloop.analysis.interpreter.evaluator import element
 
-        counted = iterables[-1] if iterables and iterables[-1].name == "builtins.enumerate" else None
-        parts = [element(each, node) for each in iterables if each is not counted]
-        items = [counted, *parts] if counted is not None else parts
+        counter = iterables[-1] if iterables and iterables[-1].name == "builtins.enumerate" else None
+        parts = [element(each, node) for each in iterables if each is not counter]
+        items = [counter, *parts] if counter is not None else parts
         item = AbstractValue(
             kind=ValueKind.SEQUENCE,
             node=node,
@@ -136,7 +136,7 @@ class Functions:
         return arguments.positional[1] if len(arguments.positional) > 1 else unknown_value(node)
 
     def _map(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Run the function once, inside a loop, and return a sequence with its result."""
+        """Run the mapped function once, inside a loop, and return a sequence with its result."""
         if len(arguments.positional) < 2:
             return unknown_value(node, *arguments.all())
         from trueloop.analysis.interpreter.calls import Arguments as CallArguments
@@ -162,21 +162,21 @@ class Functions:
         )
 
     def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        word = arguments.positional[1].constant() if len(arguments.positional) > 1 else None
+        key = arguments.positional[1].constant() if len(arguments.positional) > 1 else None
         owner = arguments.positional[0] if arguments.positional else unknown_value(node)
-        if isinstance(word, str) and word in owner.attributes:
-            return owner.attributes[word]
+        if isinstance(key, str) and key in owner.attributes:
+            return owner.attributes[key]
         return unknown_value(node, owner)
 
     def _setattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.positional) > 2:
-            owner, word, value = arguments.positional[:3]
-            owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = value
-            self.interpreter.recording.add(OpKind.SET_ATTRIBUTE, node, owner, value, name=str(word.constant("")))
+            owner, key, value = arguments.positional[:3]
+            owner.attributes[str(key.constant(f"?{len(owner.attributes)}"))] = value
+            self.interpreter.recording.add(OpKind.SET_ATTRIBUTE, node, owner, value, name=str(key.constant("")))
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        items = {f"[{word!r}]": each for word, each in arguments.keyword.items()}
+        items = {f"[{key!r}]": each for key, each in arguments.keyword.items()}
         parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
@@ -186,7 +186,7 @@ class Functions:
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in arguments.positional):
-            models = {id(one): one for each in arguments.positional for one in each.sources}
+            models = {id(model): model for each in arguments.positional for model in each.sources}
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(models.values()))
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.positional))
 

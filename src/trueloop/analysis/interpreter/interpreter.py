@@ -1,4 +1,4 @@
-"""Abstract interpreter: follows a file statement by statement as Python would run it, without running it."""
+"""Abstract interpreter: goes through the statements of a file in the order of execution, without running them."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class Scope:
     """The names of a function or module.
 
     Args:
-        parent: scope of the enclosing function or module, searched for names that are missing here.
+        parent: scope of the enclosing function or module, which is searched for names that this scope lacks.
     """
 
     __slots__ = ("names", "outer", "parent")
@@ -29,10 +29,10 @@ class Scope:
         self.names: dict[str, AbstractValue] = {}
         self.parent = parent
         self.outer: dict[str, Scope] = {}
-        """Names declared global or nonlocal -> the scope that holds them."""
+        """Name declared global or nonlocal -> the scope that contains it."""
 
     def get(self, name: str) -> AbstractValue | None:
-        """Return the value of a name; None if it is not assigned."""
+        """Return the value of a name; None if the name is not assigned."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -45,7 +45,7 @@ class Scope:
         self.outer.get(name, self).names[name] = value
 
     def declare(self, name: str, *, everywhere: bool) -> None:
-        """Declare a name global (``everywhere``) or nonlocal."""
+        """Declare a name global (if ``everywhere``) or nonlocal."""
         scope = self.parent
         while scope is not None and scope.parent is not None and (everywhere or name not in scope.names):
             scope = scope.parent
@@ -57,11 +57,11 @@ class Scope:
         return dict(self.names)
 
     def merge(self, other: dict[str, AbstractValue]) -> None:
-        """Merge the names of another branch: a name may have either value."""
+        """Merge the names of another branch, so that each name may have either value."""
         for name, value in other.items():
-            mine = self.names.get(name)
-            if mine is not value:
-                self.names[name] = value if mine is None else join_values(mine, value)
+            own = self.names.get(name)
+            if own is not value:
+                self.names[name] = value if own is None else join_values(own, value)
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -72,9 +72,9 @@ def interpret(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> 
     """Interpret a file and return it with its operations.
 
     Args:
-        text: text of the file.
+        text: source code of the file.
         tree: syntax tree of the file.
-        notebook: whether the text consists of the cells of a notebook.
+        notebook: whether the source code consists of the cells of a notebook.
     """
     interpreter = Interpreter(tree)
     try:
@@ -85,7 +85,7 @@ def interpret(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> 
 
 
 class Interpreter:
-    """Runs statements; its `evaluator` evaluates expressions, its `calls` evaluate calls."""
+    """Interprets statements; `evaluator` evaluates their expressions, and `calls` their calls."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -95,15 +95,15 @@ class Interpreter:
         self.calls = Calls(self)
         self.assignments = Assignments(self)
         self.executed: set[Any] = set()
-        """Functions that were executed."""
+        """Functions that were interpreted."""
         self.call_index = CallIndex(tree)
         self._returns: list[AbstractValue] = []
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
-        """Value of each condition at its last evaluation."""
+        """Condition -> its value at the latest evaluation."""
 
     def run(self) -> None:
-        """Run the module, then every function that the file does not call: other files may."""
+        """Run the module, then every function that the file does not call, since other files may call it."""
         self.run_block(self.tree.body)
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.call_index.calls}
         for only_uncalled in (True, False):
@@ -112,7 +112,7 @@ class Interpreter:
                     self._run_uncalled(value, node)
 
     def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
-        """Yield every function of the module, and every method with its class, each with its definition."""
+        """Yield the value and definition of every function of the module; for a method, its class and definition."""
         for value in self.module.names.values():
             if value.kind is ValueKind.FUNCTION and isinstance(value.node, Function):
                 yield value, value.node
@@ -120,7 +120,7 @@ class Interpreter:
                 yield from ((value, each) for each in value.node.body if isinstance(each, Function))
 
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
-        """Run a function that the file does not call; its arguments are known only by their use."""
+        """Run a function that the file does not call; the kinds of its arguments are inferred from their use."""
         if node in self.executed or not (node.name in ("forward", "__init__") or self.call_index.may_train(node)):
             return
         self.recording.entry_point += 1
@@ -140,7 +140,7 @@ class Interpreter:
         positional: Sequence[AbstractValue],
         keyword: dict[str, AbstractValue],
     ) -> AbstractValue:
-        """Run a function of the file; return what it returns."""
+        """Run a function of the file, and return its return value."""
         node: Any = function.node
         if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack:
             self.recording.add(OpKind.ESCAPE, call, function, *positional, *keyword.values(), *function.sources)
@@ -202,7 +202,7 @@ class Interpreter:
                 scope.names[rest.arg] = unknown_value(node, *values, *keyword.values())
 
     def _default_value(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
-        """Return the default of an argument, evaluated in the scope of the definition."""
+        """Return the default value of an argument, evaluated in the scope of the definition."""
         before, self.scope = self.scope, function.scope or self.scope
         try:
             return self.evaluator.evaluate(node)
@@ -210,7 +210,7 @@ class Interpreter:
             self.scope = before
 
     def _external_argument(self, argument: ast.arg, node: Any) -> AbstractValue:
-        """Return the value of an argument that the file does not pass; its annotation tells the kind."""
+        """Return the value of an argument that the file does not pass; its kind is that of the annotation."""
         value = unknown_value(argument)
         value.facts = value.facts | {EXTERNAL}
         annotation = argument.annotation
@@ -221,7 +221,7 @@ class Interpreter:
         return value
 
     def infer_kind(self, value: AbstractValue, path: str, user: Any) -> AbstractValue:
-        """Set the kind of an unknown value by the methods that a function or class calls on it; return the value."""
+        """Return a value; if its kind is unknown, infer it from the methods that a function or class calls on it."""
         if value.kind is ValueKind.UNKNOWN and user is not None:
             kind = kind_by_use(self.call_index.methods_of(path, user))
             if kind is not None:
@@ -235,7 +235,7 @@ class Interpreter:
     # Statements ------------------------------------------------------------------------------------------------------
 
     def run_block(self, statements: Sequence[ast.stmt]) -> None:
-        """Run statements in order; statements after an arm that leaves the block belong to the other arm."""
+        """Run statements in order; if one arm of an ``if`` leaves the block, the rest belongs to the other arm."""
         for index, statement in enumerate(statements):
             self.recording.start_statement(statement)
             self._run_statement(statement)
@@ -327,7 +327,7 @@ class Interpreter:
         self._run_arms(node, [node.body, node.orelse])
 
     def _run_arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
-        """Run each arm from the same start; then merge the names of the arms that do not leave the block."""
+        """Run each arm with the same initial names, then merge the names of the arms that do not leave the block."""
         start, ends = self.scope.copy_names(), list[dict[str, AbstractValue]]()
         test = self._conditions.get(node)
         for number, arm in enumerate(arms):
@@ -365,11 +365,11 @@ class Interpreter:
         self._run_arms(node, [*(case.body for case in node.cases), []])
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        over = self.evaluator.evaluate(node.iter)
-        self.recording.add(OpKind.ITERATE, node, over)
+        iterable = self.evaluator.evaluate(node.iter)
+        self.recording.add(OpKind.ITERATE, node, iterable)
         before = self.scope.copy_names()
-        with self.recording.loop(node, over):
-            self.assignments.assign(node.target, element(over, node))
+        with self.recording.loop(node, iterable):
+            self.assignments.assign(node.target, element(iterable, node))
             self.run_block(node.body)
         self.scope.merge(before)
         self.run_block(node.orelse)
@@ -396,7 +396,7 @@ class Interpreter:
 
 
 def _leaves_block(arm: Sequence[ast.stmt]) -> bool:
-    """Return True if nothing after these statements is reachable from them."""
+    """Return True if the statements after an arm cannot be reached from its end."""
     last = arm[-1] if arm else None
     if isinstance(last, ast.If):
         return _leaves_block(last.body) and _leaves_block(last.orelse)

@@ -1,4 +1,4 @@
-"""Effects of the methods of models, optimizers, tensors and containers on training.
+"""Evaluates calls of methods of known values, and records their effects on training.
 
 The handler of a method is called ``_<kind of the owner>_<method>``; ``_<kind>`` handles all other methods.
 """
@@ -29,7 +29,7 @@ CONVERTING_METHODS: Final = frozenset((
     "to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type", "xpu", "mps", "share_memory",
     "to_empty", "compile", "contiguous", "pin_memory",
 ))  # fmt: skip
-"""Methods that return their owner, or a copy on another device or of another type."""
+"""Methods that return the object itself, or a copy on another device or of another type."""
 DETACHING_METHODS: Final = frozenset((
     "item", "tolist", "numpy", "detach", "detach_", "argmax", "argmin", "size", "dim", "numel", "ne", "eq", "data_ptr",
     "nelement",
@@ -43,13 +43,13 @@ OPAQUE_METHODS: Final = frozenset(("buffers", "extra_repr", "no_sync", "values",
 
 
 class Methods:
-    """Evaluates calls of methods by the kind of their owner."""
+    """Evaluates calls of methods, by the kind of the object that has the method."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
     def evaluate(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return what a call of a method returns, and record its operations."""
+        """Return the value of a call of a method, and record its operations."""
         special = getattr(self, f"_{owner.kind}_{name}", None)
         if special is not None:
             return special(owner, node, arguments)
@@ -77,7 +77,7 @@ class Methods:
         return fields.get("result") or AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _backward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Run ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
+        """Record ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
         first = arguments.positional[0] if arguments.positional else None
         if first is not None and owner.kind is not ValueKind.TENSOR:
             first.facts = first.facts | {MANAGED}
@@ -115,9 +115,9 @@ class Methods:
     _model_requires_grad_ = _parameters_requires_grad_ = _set_requires_grad
 
     def _model_add_module(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        word, value = arguments.get(0, "name"), arguments.get(1, "module")
+        key, value = arguments.get(0, "name"), arguments.get(1, "module")
         if value is not None:
-            owner.attributes[str(word.constant("?") if word else "?")] = value
+            owner.attributes[str(key.constant("?") if key else "?")] = value
             value.owners = (*value.owners, owner)
             self._record(OpKind.SET_ATTRIBUTE, node, owner, value, name="add_module")
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
@@ -159,9 +159,8 @@ class Methods:
     def _model_apply(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         function = arguments.get(0, "fn")
         if function is not None and function.kind is ValueKind.FUNCTION:
-            self.interpreter.run_function(
-                function, node, [owner], {}
-            )  # apply calls it with every submodule, which amounts to the whole model
+            # ``apply`` calls the function with every submodule, and so with all parts of the model.
+            self.interpreter.run_function(function, node, [owner], {})
         return owner
 
     def _model(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -305,8 +304,8 @@ class Methods:
         return self._record(OpKind.STORE_ITEM, node, owner, *arguments.all(), name=name)
 
     def _unknown(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
-        read_out = NO_GRAPH in owner.facts and not arguments.all()  # (outputs == labels).sum()
-        if name in ("item", "detach", "tolist", "numpy", "argmax") or read_out:
+        has_no_graph = NO_GRAPH in owner.facts and not arguments.all()  # (outputs == labels).sum()
+        if name in ("item", "detach", "tolist", "numpy", "argmax") or has_no_graph:
             return AbstractValue(kind=ValueKind.UNKNOWN, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
         if name in CONVERTING_METHODS and EXTERNAL not in owner.facts:
             return owner
@@ -315,5 +314,5 @@ class Methods:
         return unknown_value(node, owner) if name == "append" else None
 
     def _instance(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Call a method that the file does not define: it is inherited from elsewhere, or does not exist."""
+        """Call a method that the file does not define: it is inherited from another file, or does not exist."""
         return self.interpreter.calls.record_escape(node, owner, *owner.attributes.values(), *arguments.all())

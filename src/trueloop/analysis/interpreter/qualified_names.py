@@ -1,4 +1,4 @@
-"""Classifies qualified names of PyTorch and its ecosystem: model, optimizer, loss, loader ..."""
+"""Classifies qualified names of PyTorch and its ecosystem as models, optimizers, losses, loaders ..."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ LEAF_CONSTRUCTORS: Final = PARAMETERS | {
         "empty", "randint", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like",
     )),
 }  # fmt: skip
-"""Functions that create a tensor from values, without a graph."""
+"""Functions that create a tensor without a graph."""
 HARMLESS_PACKAGES: Final = frozenset((
     *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
     "sklearn",
@@ -31,7 +31,7 @@ HARMLESS_PACKAGES: Final = frozenset((
     "loguru", "termcolor", "colorama", "h5py", "networkx", "plotly", "imageio", "skimage", "albumentations", "nltk",
     "evaluate", "sacrebleu", "rouge_score", "optuna", "IPython", "ipywidgets", "pytest",
 ))  # fmt: skip
-"""Packages whose functions do not change gradients, modes or states of their arguments."""
+"""Packages whose functions do not change the gradients, modes or states of their arguments."""
 _CAMEL: Final = re.compile(r"[A-Z]\w*")
 _OPTIM: Final = re.compile(
     r"(?:Adam|SGD|RMSprop|Adagrad|Adadelta|LBFGS|Rprop|Lion|LAMB|Lamb|Adafactor|Adan|Sophia|Muon)\w*"
@@ -42,7 +42,7 @@ def canonical_name(name: str) -> str:
     """Return the name under which PyTorch documents an object that has several names.
 
     Args:
-        name: "torch.optim.adamw.AdamW".
+        name: qualified name of the object: "torch.optim.adamw.AdamW".
     """
     if not name.startswith("torch."):
         return name

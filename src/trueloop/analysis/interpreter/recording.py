@@ -1,4 +1,4 @@
-"""Records operations with the loops, conditions, calls and contexts around each."""
+"""Records operations, each with the loops, conditions, calls and contexts around it."""
 
 import ast
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
 MAX_OPERATIONS: Final = 20_000
 MAX_STATEMENTS: Final = 60_000
-MAX_CALL_DEPTH: Final = 8  # nested calls of functions
+MAX_CALL_DEPTH: Final = 8  # levels of nested function calls
 
 
 class LimitExceeded(Exception):
@@ -18,17 +18,17 @@ class LimitExceeded(Exception):
 
 
 class Recording:
-    """The operations so far, and the context of the next one."""
+    """The operations recorded so far, and the context of the next operation."""
 
     def __init__(self) -> None:
         self.operations: list[Op] = []
         self.names: dict[int, str] = {}
-        """Qualified names of expressions, by node id."""
+        """Node id of an expression -> its qualified name."""
         self.loops: tuple[Loop, ...] = ()
         self.branches: tuple[Branch, ...] = ()
         self.calls: tuple[Any, ...] = ()
         self.functions: tuple[Any, ...] = ()
-        """Running functions, innermost last."""
+        """Definitions of the running functions, innermost last."""
         self.grad: bool | None = True
         self.autocast: str | None = None
         self.autocasts: tuple[tuple[AbstractValue, int], ...] = ()
@@ -68,7 +68,7 @@ class Recording:
         return operation
 
     def start_statement(self, statement: ast.stmt) -> None:
-        """Set the statement that runs next.
+        """Set the statement that is interpreted next.
 
         Raises:
             LimitExceeded: there are too many statements.
@@ -80,7 +80,7 @@ class Recording:
 
     @contextmanager
     def loop(self, node: ast.AST, iterable: AbstractValue | None) -> Generator[None]:
-        """Add a loop around the operations inside."""
+        """Record a loop around the operations within a ``with`` block."""
         before, self.loops = self.loops, (*self.loops, Loop(node, iterable, len(self.branches)))
         try:
             yield
@@ -89,7 +89,7 @@ class Recording:
 
     @contextmanager
     def branch(self, *branches: Branch) -> Generator[None]:
-        """Add conditions around the operations inside."""
+        """Record conditions around the operations within a ``with`` block."""
         before, self.branches = self.branches, (*self.branches, *branches)
         try:
             yield
@@ -98,7 +98,7 @@ class Recording:
 
     @contextmanager
     def call(self, node: ast.AST, function: Any) -> Generator[None]:
-        """Add a function call around the operations inside."""
+        """Record a function call around the operations within a ``with`` block."""
         before = self.calls, self.functions, self.statement
         self.calls, self.functions = (*self.calls, node), (*self.functions, function)
         try:
@@ -108,7 +108,7 @@ class Recording:
 
     @contextmanager
     def restored_modes(self) -> Generator[None]:
-        """Restore the gradient mode, autocast and contexts on exit."""
+        """Restore the gradient mode, autocasts and contexts after a ``with`` block."""
         before = self.grad, self.autocast, self.autocasts, self.contexts
         try:
             yield

@@ -1,6 +1,6 @@
-"""Infers the kind of a value of unknown origin from its methods: with `zero_grad` and `step` it is an optimizer.
+"""Infers the kind of an unknown value from the methods that are called on it: `zero_grad` and `step` of an optimizer.
 
-Names do not count: `model` may be anything.
+The name of a variable is not used, since `model` may be anything.
 """
 
 import ast
@@ -51,16 +51,16 @@ class CallIndex:
                 self._defined[node.name].append(node)
 
     def methods_of(self, path: str, scope: Any) -> Set[str]:
-        """Return the methods that a function or class calls on a name or attribute: "self.net" -> {"()", "eval"}."""
+        """Return the methods that a function or class calls on a name or attribute: {"()", "eval"} for "self.net"."""
         table = self._tables.get(id(scope))
         if table is None:
             table = self._tables[id(scope)] = self._table(scope)
         return table.get(path, frozenset())
 
     def may_train(self, function: Any) -> bool:
-        """Return True for a function that calls anything related to training; others need not be interpreted.
+        """Return True for a function that calls something related to training; only these are interpreted.
 
-        Functions of the file that it calls count as well, by their names.
+        It may also call another function of the file, found by name, that does so.
         """
         if self._training is None:
             self._training = self._training_functions()
@@ -109,7 +109,7 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def kind_by_use(methods: Set[str]) -> ValueKind | None:
-    """Return the kind of value that has these methods; None if ambiguous."""
+    """Return the kind of value on which these methods are called; None if ambiguous."""
     if methods & {"backward", "fit"}:
         return None
     if {"scale", "update"} <= methods and methods & {"step", "unscale_"}:

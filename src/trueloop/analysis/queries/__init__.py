@@ -1,1 +1,1 @@
-"""Queries that several lint rules share: evaluation loops, modes, accumulation windows, fixes that move statements."""
+"""Queries that several lint rules share, such as evaluation loops, modes, accumulation windows and fixes."""

@@ -1,4 +1,4 @@
-"""Accumulation windows: conditions that hold once every few iterations of a loop, and their sizes."""
+"""Finds accumulation windows: conditions that are true once every few iterations of a loop, and their sizes."""
 
 import ast
 from typing import Any, Final, NamedTuple
@@ -12,23 +12,23 @@ CREATION_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros
 
 
 class Window(NamedTuple):
-    """The end of a gradient accumulation window: ``(step + 1) % 4 == 0``."""
+    """The condition at the end of a gradient accumulation window: ``(step + 1) % 4 == 0``."""
 
     branch: Branch
     counter: ast.expr
-    """The dividend: ``step + 1``."""
+    """The dividend of the remainder: ``step + 1``."""
     size: ast.expr
-    """The divisor: ``4``."""
+    """The divisor of the remainder: ``4``."""
     iterations: Any
-    """The size as a constant; None if unknown."""
+    """The value of the divisor; None if unknown."""
     remainder: Any
-    """The remainder at the end of a window; None if unknown."""
+    """The value of the remainder at the end of a window; None if unknown."""
     is_only_condition: bool
-    """Whether the condition depends on nothing else."""
+    """Whether the remainder is the only term of the condition."""
 
 
 def accumulation_window(operation: Op, loop: Loop) -> Window | None:
-    """Return the window at whose end an operation in a loop runs; None unless it is the only condition."""
+    """Return the window at whose end an operation in a loop runs; None if it depends on other ``if`` statements too."""
     conditions = operation.conditions(loop)
     if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
         return None
@@ -55,7 +55,7 @@ def _find_window(parts: list[Any], branch: Branch) -> Window | None:
             ends ^= 0 if isinstance(inner.ops[0], ast.Eq) else 1 if isinstance(inner.ops[0], ast.NotEq) else 2
             inner = inner.left
         else:
-            ends ^= 1  # a remainder is true inside the window
+            ends ^= 1  # a remainder alone is true within the window, not at its end
         if ends == 0 and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod):
             size = _divisor(branch.test, inner)
             return Window(branch, inner.left, inner.right, size, remainder, is_only_condition)
@@ -87,7 +87,7 @@ def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
 
 
 def divides_by(source: SourceFile, size: ast.expr) -> bool:
-    """Return True if the file divides or multiplies anything by the size of a window or its inverse."""
+    """Return True if the file divides or multiplies some value by the size of a window."""
     name = _last_name(size)
     for each in source.nodes:
         if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
@@ -118,7 +118,7 @@ def accesses_grad(source: SourceFile) -> bool:
 
 
 def batch_count(loader: AbstractValue) -> int | None:
-    """Return the number of batches of a loader; None unless the file creates its data with a constant size."""
+    """Return the number of batches of a loader; None unless the file creates its data with constant sizes."""
     options = loader.arguments
     if (
         loader.kind is not ValueKind.LOADER
@@ -143,7 +143,7 @@ def batch_count(loader: AbstractValue) -> int | None:
 
 
 def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
-    """Return ``k`` of ``for _ in range(k)``; None if it is at most 1."""
+    """Return ``k`` of ``for _ in range(k)``; None for another loop, or if ``k`` is at most 1."""
     call = getattr(loop.node, "iter", None)
     if not isinstance(call, ast.Call) or source.qualified_name(call.func) != "builtins.range" or len(call.args) != 1:
         return None
@@ -151,11 +151,11 @@ def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
 
 
 def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bool = False) -> bool:
-    """Return True if a backward starts from a PyTorch loss that is a mean over the batch of this iteration.
+    """Return True if a backward pass starts from a PyTorch loss that is a mean over the batch of an iteration.
 
     Args:
         source: the file.
-        backward: a backward in the loop.
+        backward: a backward pass in the loop.
         loop: a loop over batches.
         uses_next: whether each iteration gets its batch from ``next``.
     """

@@ -1,4 +1,4 @@
-"""Names of softmax, sigmoid and ReLU, and the fix that removes an activation."""
+"""Lists the names of softmax, sigmoid and ReLU, and makes the fix that removes an activation."""
 
 import ast
 from typing import Final
@@ -21,24 +21,24 @@ _RESHAPING: Final = (
     "reshape_as", "swapaxes",
 )  # fmt: skip
 VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _RESHAPING)
-"""Operations that change the shape only."""
+"""Operations that change only the shape of a tensor."""
 
 
 def is_affine(origin: AbstractValue) -> bool:
-    """Return True for the output of a linear layer with a bias or of a convolution."""
+    """Return True for the output of a convolution or of a linear layer with a bias."""
     bias = origin.arguments.get("bias") or origin.arguments.get("2")
     return origin.name in _LAYERS and (origin.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
 
 
-def remove_activation_fix(source: SourceFile, origin: AbstractValue, word: str) -> Fix | None:
-    """Return the fix that removes an operation or layer; None if it is not written as a call that can be removed.
+def remove_activation_fix(source: SourceFile, origin: AbstractValue, name: str) -> Fix | None:
+    """Return the fix that removes an operation or layer; None if its call cannot be removed.
 
     Args:
         source: the file.
         origin: the result of `AbstractValue.origin`.
-        word: name of the operation: "softmax".
+        name: name of the operation: "softmax".
     """
-    description = f"Remove the {word}"
+    description = f"Remove the {name}"
     if origin.kind is ValueKind.TENSOR:
         edits = source.text.unwrap_call(origin.node, method=origin.name.startswith("torch.Tensor."))
         return Fix(edits, safe=False, description=description) if edits else None

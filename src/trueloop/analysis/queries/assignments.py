@@ -1,4 +1,4 @@
-"""Values of names and attributes that are assigned only once."""
+"""Finds the values of variables and attributes that are assigned only once."""
 
 import ast
 from typing import Any, Final
@@ -10,12 +10,12 @@ FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def assigned_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | None:
-    """Return the value of a name in the function around a node; None unless it is assigned exactly once.
+    """Return the value of a variable that a node reads; None unless the variable is assigned exactly once.
 
     Args:
         source: the file.
-        node: the node that reads the name.
-        name: name of a variable.
+        node: the node that reads the variable.
+        name: name of the variable.
     """
     definition = enclosing_definition(source, node, FUNCTIONS)
     found = [value for to, value in _assignments(definition) if isinstance(to, ast.Name) and to.id == name]
@@ -26,18 +26,18 @@ def assigned_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | N
 
 
 def attribute_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | None:
-    """Return the value of ``self.name`` in the class around a node; None unless it is assigned or registered once."""
+    """Return the value of ``self.name`` in the class around a node; None unless the class sets it exactly once."""
     definition = enclosing_definition(source, node, ast.ClassDef)
     found = [value for to, value in _assignments(definition) if isinstance(to, ast.Attribute) and to.attr == name]
     for each in ast.walk(definition):
         if isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
-            word = each.args[0]
-            found += [each.args[1]] if isinstance(word, ast.Constant) and word.value == name else []
+            key = each.args[0]
+            found += [each.args[1]] if isinstance(key, ast.Constant) and key.value == name else []
     return found[0] if len(found) == 1 else None
 
 
 def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:
-    """Return the innermost definition of a kind around a node; the module if there is none."""
+    """Return the innermost function or class, as given by ``kind``, around a node; the module if there is none."""
     found = source.tree
     nodes: list[Any] = source.nodes  # outer definitions before inner ones
     for each in nodes:
@@ -51,7 +51,7 @@ def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _is_argument(definition: Any, name: str) -> bool:
-    """Return True for a parameter of a function."""
+    """Return True if a name is a parameter of a function."""
     return any(
         isinstance(each, ast.arg) and each.arg == name for each in ast.walk(getattr(definition, "args", definition))
     )

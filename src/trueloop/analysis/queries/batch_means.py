@@ -1,4 +1,4 @@
-"""Means over the batches of a loader."""
+"""Finds means over the batches of a loader."""
 
 import ast
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from trueloop.core.source_text import dotted_name
 
 
 def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
-    """Yield the divisions of a sum of batch means by the number of batches, with the loss.
+    """Yield each division of a sum of batch means by the number of batches, with the loss.
 
-    Considers only loaders that the file creates, whose last batch may be smaller, in loops without training.
+    The file must create the loader, its last batch may be smaller, and the loop must not train.
     """
     quotients = [
         each
@@ -28,7 +28,7 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
         if not mean or not loss.loops or not _may_have_short_batch(loss.loops[-1]):
             continue
         if source.ops_in_loop(loss.loops[-1], OpKind.BACKWARD, OpKind.STEP):
-            continue  # a running mean of training
+            continue  # a running mean during training
         loop = loss.loops[-1].node
         for quotient in quotients:
             if _is_mean_over_loop(source, quotient, loop, loss) and not is_inside(quotient, loop):
@@ -53,7 +53,7 @@ def _may_have_short_batch(loop: Loop) -> bool:
 
 
 def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
-    """Return True if a quotient divides a sum over a loop by its number of iterations."""
+    """Return True if a quotient divides a sum over a loop by the loop's number of iterations."""
     counted = dotted_name(len_argument(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
@@ -74,13 +74,13 @@ def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss:
 
 
 def _is_list_item(statement: Any, loss: Op) -> bool:
-    """Return True for a list comprehension whose items are the loss."""
+    """Return True if a statement assigns a list comprehension whose items are the loss."""
     value = getattr(statement, "value", None)
     return isinstance(value, ast.ListComp) and _is_loss_value(value.elt, loss)
 
 
 def _is_loss_value(value: Any, loss: Op) -> bool:
-    """Return True for the loss, a name bound to it, or its value as a number."""
+    """Return True for the loss, the variable that it is assigned to, or its value as a number."""
     while isinstance(value, ast.Call) and value is not loss.node:
         method = value.func
         if not isinstance(method, ast.Attribute) or method.attr not in ("item", "detach", "cpu", "float"):

@@ -1,4 +1,4 @@
-"""Results of ``state_dict()``: where they are stored, and whether they are copied."""
+"""Finds out how the results of ``state_dict()`` are stored, loaded and copied."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
 def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
-    """Return True if a value is a state, or a list or dictionary that contains it."""
+    """Return True if a value is a given state, or a list or dictionary that contains the state."""
     queue, seen = [value], set[int]()
     while queue:
         each = queue.pop()
@@ -21,15 +21,15 @@ def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            queue += [way for way in each.alternatives() if way is not each]
+            queue += [value for value in each.alternatives() if value is not each]
             queue += each.sources if each.kind is ValueKind.SEQUENCE and each.name != "comprehension" else ()
     return False
 
 
 def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
-    """Return True if a loop captures a state when a metric improves.
+    """Return True if a loop stores a state when a metric improves.
 
-    That is, under a comparison with a name assigned in the same block:
+    A metric improves under a comparison with a variable that is assigned in the same block:
     ``if loss < best: best, state = loss, model.state_dict()``.
     """
     for branch in capture.branches:
@@ -52,9 +52,9 @@ def _stored_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
-    """Yield the loads of a model and of its scheduler or scaler where the state of the optimizer is not loaded.
+    """Yield the loads of a model and of its scheduler or scaler from a file whose optimizer state is not loaded.
 
-    Considers only files that save optimizer states, and whose ``load_state_dict`` calls are all resolved.
+    The source file must save optimizer states, and the object of every ``load_state_dict`` call must be known.
     """
     loads = source.ops(OpKind.LOAD_STATE_DICT)
     known = {id(each.node) for each in loads}
@@ -70,28 +70,28 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved
     ):
         return
-    read = {id(each.result) for each in source.ops(OpKind.LOAD)}
+    loaded = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for model in loads:
-        files = _loaded_files(model, read) if model.subject.kind is ValueKind.MODEL else set[int]()
+        files = _loaded_files(model, loaded) if model.subject.kind is ValueKind.MODEL else set[int]()
         for other in loads if files else ():
             same = (
                 other.entry_point == model.entry_point
                 and other.branches == model.branches
-                and files & _loaded_files(other, read)
+                and files & _loaded_files(other, loaded)
             )
             if same and other.subject.kind is not ValueKind.MODEL and _have_optimizers_state(source, model):
                 yield model, other
                 break
 
 
-def _loaded_files(load: Op, read: set[int]) -> set[int]:
-    return {id(each) for value in load.inputs for each in value.ancestors()} & read
+def _loaded_files(load: Op, loaded: set[int]) -> set[int]:
+    return {id(each) for value in load.inputs for each in value.ancestors()} & loaded
 
 
 def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
-    """Return True if all optimizers of a model have state: all but SGD without momentum.
+    """Return True if all optimizers of a model have state, as all except SGD without momentum do.
 
-    False if one is passed to code outside the file, which may load its state.
+    False if an optimizer is passed to code outside the file, which may load its state.
     """
     optimizers = [
         each.subject
@@ -110,7 +110,7 @@ def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
 
 
 def deepcopy_fix(source: SourceFile, node: ast.Call) -> Fix | None:
-    """Return the fix: ``copy.deepcopy(...)`` around a capture, and ``import copy`` if missing."""
+    """Return the fix that puts ``copy.deepcopy(...)`` around a call, and adds ``import copy`` if it is missing."""
     start, end = source.text.span(node)
     name, edits = _deepcopy_name(source), list[Edit]()
     if not name:

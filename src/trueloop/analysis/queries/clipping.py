@@ -1,4 +1,4 @@
-"""Gradient clipping and the GradScaler around it."""
+"""Reads the arguments of gradient clipping, and finds the GradScaler that must unscale the gradients first."""
 
 import ast
 
@@ -10,18 +10,18 @@ _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
 
 def has_infinite_limit(clip: Op) -> bool:
-    """Return True if a clipping only measures the norm: its limit is ``float("inf")``."""
+    """Return True if clipping only measures the norm, since its limit is ``float("inf")``."""
     limit = clip_limit(clip)
     return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
 
 
 def clip_limit(clip: Op) -> AbstractValue | None:
-    """Return the limit of a clipping; None if unknown."""
+    """Return the limit of a clipping call; None if unknown."""
     return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
 
 
 def find_scaler(operation: Op) -> AbstractValue | None:
-    """Return the scaler that scaled a backward, or that steps the optimizer."""
+    """Return the scaler that scaled the root of a backward pass, or that steps the optimizer; None if there is none."""
     values = [*operation.inputs]
     if operation.kind is OpKind.BACKWARD:
         values += [
@@ -33,16 +33,16 @@ def find_scaler(operation: Op) -> AbstractValue | None:
 def is_enabled_scaler(scaler: AbstractValue) -> bool:
     """Return True for a scaler that the file creates and that is certainly enabled."""
     enabled = scaler.arguments.get("enabled")
-    made_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
-    by_place = {"4", "5"} & scaler.arguments.keys()
-    return made_here and not by_place and (enabled is None or enabled.constant() is True)
+    is_created_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
+    by_position = {"4", "5"} & scaler.arguments.keys()
+    return is_created_here and not by_position and (enabled is None or enabled.constant() is True)
 
 
 def unscale_lines(source: SourceFile, step: Op) -> tuple[str, ...] | None:
-    """Return the lines needed before a clipping in front of a step: none, or a call of ``unscale_``.
+    """Return the lines that must precede clipping before a step: none, or a call of ``unscale_``.
 
     Returns:
-        The lines; None if the call cannot be written from the source.
+        The lines; None if the arguments of the call are unknown.
     """
     if not step.inputs:
         return ()

@@ -1,4 +1,4 @@
-"""Training loops over a loader inside an epoch loop."""
+"""Finds training loops over a loader inside an epoch loop."""
 
 from collections.abc import Iterator
 
@@ -9,10 +9,10 @@ from trueloop.analysis.source_file import SourceFile
 
 
 def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
-    """Yield the start of each loop over a loader in which an optimizer steps, with the loader.
+    """Yield the start of each loop over a loader in which an optimizer steps within an epoch loop, with the loader.
 
-    It is inside another loop that may have several iterations and continues the training: no iteration creates the
-    model or the optimizer again, or loads their states.
+    An epoch loop is an outer loop that may have several iterations and does not restart the training: it neither
+    creates the model or the optimizer nor loads their states.
     """
     for start in source.ops(OpKind.ITERATE):
         loader = iterated_loader(Loop(start.node, start.subject))
@@ -25,5 +25,5 @@ def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
         ]
         batches = Loop(start.node, None)
         steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batches)]
-        if steps and not any(one.may_alias(each) or one.covers(each) for one in recreated for each in steps):
+        if steps and not any(new.may_alias(each) or new.covers(each) for new in recreated for each in steps):
             yield start, loader

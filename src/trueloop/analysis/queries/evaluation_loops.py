@@ -1,4 +1,4 @@
-"""Evaluation loops: passes over a loader without training."""
+"""Finds evaluation loops, which are passes over a loader without training."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from trueloop.core.source_text import Fix
 
 def find_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader that a loop iterates over; None for any other iterable."""
-    over = loop.iterable
-    while over is not None and over.kind is ValueKind.SEQUENCE:
-        over = over.arguments.get("iterable")
-    ways = list(over.alternatives()) if over is not None else []
-    return over if ways and all(each.kind is ValueKind.LOADER for each in ways) else None
+    iterable = loop.iterable
+    while iterable is not None and iterable.kind is ValueKind.SEQUENCE:
+        iterable = iterable.arguments.get("iterable")
+    values = list(iterable.alternatives()) if iterable is not None else []
+    return iterable if values and all(each.kind is ValueKind.LOADER for each in values) else None
 
 
 def evaluation_calls(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
@@ -30,36 +30,36 @@ def evaluation_calls(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
     calls = source.ops(OpKind.MODEL_CALL)
     call_nodes = {id(each.node) for each in calls}
     for call in calls:
-        inner = any(id(each) in call_nodes for each in call.calls)  # a layer, in the forward of a model
+        inner = any(id(each) in call_nodes for each in call.calls)  # a layer within the forward of a model
         if (grad is None or call.grad is grad) and call.loops and not inner and _is_evaluation(source, call):
             yield call
 
 
 def _is_evaluation(source: SourceFile, call: Op) -> bool:
-    """Return True if a model is called once per batch of a loader, for its output, without training.
+    """Return True if a model is called once per batch of a loader for its output, without training.
 
-    False if the loader is iterated several times for one model, as for Monte Carlo dropout.
+    False if the program iterates over the loader several times for one model, as for Monte Carlo dropout.
     """
     loop = call.loops[-1]
     model = call.subject
     if find_loader(loop) is None or model.kind is not ValueKind.MODEL or _discards_output(call):
         return False
     run = source.ops_of_run(call)
-    inside = [each for each in run if any(one is loop for one in each.loops)]  # excludes other calls of its function
+    inside = [each for each in run if any(outer is loop for outer in each.loops)]  # not other calls of the function
     if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
     called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(model)]
     if sum(each in inside for each in called) != 1 or any(_repeats_loader(source, call, each, run) for each in called):
         return False
-    around = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
-    return all(any(is_training_step(source, each, model, operations) for each in operations) for operations in around)
+    outer_loops = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
+    return all(any(is_training_step(source, op, model, operations) for op in operations) for operations in outer_loops)
 
 
 def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
-    """Return True if a model iterates over the same loader again in the same iteration without training between."""
+    """Return True if two calls of a model are on one loader, in one outer iteration, without training in between."""
     first, last = sorted((call.index, other.index))
-    mine, its = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))
-    if first == last or mine is None or its is None or not mine.may_alias(its):
+    loader, other_loader = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))
+    if first == last or loader is None or other_loader is None or not loader.may_alias(other_loader):
         return False
     if [id(loop) for loop in call.loops[:-1]] != [id(loop) for loop in other.loops[:-1]]:
         return False
@@ -67,20 +67,20 @@ def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) 
 
 
 def _discards_output(call: Op) -> bool:
-    """Return True if the output is discarded: the call only updates batch normalization statistics."""
+    """Return True if the output is discarded, so that the call only updates BatchNorm statistics."""
     return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
 
 
 def find_training_step(source: SourceFile, call: Op) -> Op | None:
-    """Return an earlier step that trains the called model on another loader; None if there may be none."""
+    """Return an earlier step that trains the called model on another loader; None if that is not certain."""
     loader = find_loader(call.loops[-1])
     run = [each for each in source.operations if each.entry_point == call.entry_point]
     steps = [each for each in run if is_training_step(source, each, call.subject, run)]
     before = [each for each in steps if each.index < call.index]
     if loader is None or not before:
         return None
-    for overs in (list(_enclosing_loaders(each)) for each in steps):
-        if not overs or any(over is None or over.may_alias(loader) for over in overs):
+    for loaders in (list(_enclosing_loaders(each)) for each in steps):
+        if not loaders or any(each is None or each.may_alias(loader) for each in loaders):
             return None
     return before[0]
 
@@ -94,7 +94,7 @@ def _enclosing_loaders(step: Op) -> Iterator[AbstractValue | None]:
 
 
 def unused_graphs(source: SourceFile) -> Iterator[Op]:
-    """Yield the evaluation calls in eval mode that build graphs without a backward."""
+    """Yield the evaluation calls in eval mode that build graphs for which no backward pass exists."""
     for call in evaluation_calls(source, grad=True):
         model, inside = call.subject, source.ops_in_loop(call.loops[-1], root=call.entry_point)
         uses_graphs = any(
@@ -111,7 +111,7 @@ def unused_graphs(source: SourceFile) -> Iterator[Op]:
 
 
 def no_grad_fix(source: SourceFile, call: Op) -> Fix | None:
-    """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
+    """Return the fix that puts ``with torch.no_grad():`` around the loop or statement of a call; None if impossible."""
     names = [
         alias.asname or alias.name
         for each in source.tree.body

@@ -1,4 +1,4 @@
-"""Layers that are missing from the optimizer: added to the model too late, or never passed."""
+"""Finds layers that are missing from the optimizer: they were added to the model too late, or never passed."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class LateLayer(NamedTuple):
     step: Op
     """First step of the optimizer after the addition."""
     replaces: bool
-    """Whether it replaces a layer of the same name."""
+    """Whether the layer replaces another one of the same name."""
 
 
 def has_trainable_weights(value: AbstractValue) -> bool:
@@ -48,11 +48,11 @@ def has_trainable_weights(value: AbstractValue) -> bool:
 
 
 def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
-    """Yield the layers added to a model after an optimizer was created over it, and never added to an optimizer.
+    """Yield the layers added to a model after its optimizer was created, and never added to an optimizer.
 
     Args:
         source: the file.
-        creation: the creation of the optimizer.
+        creation: operation that creates the optimizer.
     """
     optimizer = creation.subject
     if not optimizer.models() or MANAGED in optimizer.facts:
@@ -82,7 +82,7 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
 
 
 def create_later_fix(source: SourceFile, creation: Op, change: Op) -> Fix | None:
-    """Return the fix that moves the creation of the optimizer after the change of the model, if possible."""
+    """Return the fix that creates the optimizer after the change of the model; None if impossible."""
     block = source.block(creation.statement)
     ends = [number for number, each in enumerate(block) if each in (creation.statement, change.statement)]
     if len(ends) != 2 or creation.statement is None or block[ends[0]] is not creation.statement:
@@ -113,7 +113,7 @@ def _is_trainable_parameter(part: AbstractValue) -> bool:
 
 
 def _contains_only_new(part: AbstractValue, created: set[int]) -> bool:
-    """Return True if a new layer does not wrap an old one."""
+    """Return True if a new layer does not contain an older one."""
     if part.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS:
         return True
     inner = (
@@ -123,7 +123,7 @@ def _contains_only_new(part: AbstractValue, created: set[int]) -> bool:
 
 
 def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | None:
-    """Return the first step after a change under the same conditions, if the changed model was called and trained."""
+    """Return the first step after a change, under the same conditions, if the changed model is called and trained."""
     later = [each for each in run if each.index > change.index]
     step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_alias(optimizer)), None)
     is_recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
@@ -139,23 +139,23 @@ def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | Non
 
 
 def _replaces(source: SourceFile, change: Op) -> bool:
-    if change.kind is OpKind.STORE_ITEM:  # model[2] existed before; heads["new"] probably not
+    if change.kind is OpKind.STORE_ITEM:  # ``model[2]`` existed before, but ``heads["new"]`` probably not
         return not change.subject.name.endswith("Dict")
     if change.name in ADDING_OPERATIONS:
         return False
-    owner, word = change.subject, change.name
+    owner, name = change.subject, change.name
     before = (
         each
         for each in source.ops(OpKind.SET_ATTRIBUTE)
         if each.index < change.index and each.entry_point == change.entry_point
     )
     return not isinstance(owner.scope, AbstractValue) or any(
-        each.name == word and each.subject is owner for each in before
+        each.name == name and each.subject is owner for each in before
     )
 
 
 class UnoptimizedLayer(NamedTuple):
-    """A layer in no optimizer that gets gradients, between optimized layers and the loss."""
+    """A layer without an optimizer that gets gradients, since it is between optimized layers and the loss."""
 
     layer: AbstractValue
     model: AbstractValue
@@ -163,7 +163,7 @@ class UnoptimizedLayer(NamedTuple):
 
 
 def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[UnoptimizedLayer]:
-    """Yield layers of a model of the file that are in no optimizer, while one optimizes other layers of the model."""
+    """Yield the layers without an optimizer in models of which this optimizer has other layers."""
     optimized = [each for each in creation.subject.models() if SUBMODULE not in each.facts]
     parents = {
         id(model): model for each in optimized for model in each.owners if isinstance(model.scope, AbstractValue)
@@ -186,7 +186,7 @@ def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[Unoptimized
 
 
 def _may_contain(optimizer: AbstractValue, layer: AbstractValue) -> bool:
-    """Return True if an optimizer has a layer, or an unspecified submodule of its model."""
+    """Return True if an optimizer contains a layer, or an unspecified submodule of the layer's model."""
     enclosing = layer.with_enclosing_modules()
     some = (each for each in optimizer.models() if SUBMODULE in each.facts)
     return optimizer.covers(layer) or any(
@@ -209,7 +209,7 @@ def _accesses_weights(operation: Op, model: AbstractValue) -> bool:
 def _step_after_backward(
     run: list[Op], layer: AbstractValue, optimizer: AbstractValue, optimized: list[AbstractValue]
 ) -> Op | None:
-    """Return the first step of the optimizer after a backward through a layer and the optimized layers before it."""
+    """Return the first step of the optimizer after a backward pass through a layer and optimized layers before it."""
     called = [
         each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None
     ]
@@ -227,7 +227,7 @@ def _step_after_backward(
 
 
 def _gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
-    """Yield the values that gradients of a value flow to."""
+    """Yield a value and all values to which its gradients flow."""
     seen, queue = {id(value)}, [value]
     while queue and len(seen) < 500:
         each = queue.pop()

@@ -1,4 +1,4 @@
-"""Arguments of the calls that create layers."""
+"""Reads the arguments of calls that create layers."""
 
 import ast
 from typing import Any, Final
@@ -13,22 +13,22 @@ BATCH_NORMS: Final = tuple(
 
 
 def epsilon_position(source: SourceFile, call: ast.Call) -> int:
-    """Return the position of the epsilon of a normalization layer; momentum follows."""
+    """Return the position of the argument ``eps`` of a normalization layer, which ``momentum`` follows."""
     return 0 if source.qualified_name(call.func).startswith("torch.nn.Lazy") else 1
 
 
 def argument_node(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    """Return the argument of a call for a parameter, by name or position; None if there is none."""
+    """Return the argument that a call passes for a parameter, by name or position; None if it passes none."""
     named = next((each.value for each in call.keywords if each.arg == name), None)
     return call.args[position] if named is None and len(call.args) > position else named
 
 
 def argument_value(expression: ast.expr | None, creation: Op | None, name: str, position: int) -> Any:
-    """Return the value of an argument: a constant, or a name bound to one.
+    """Return the value of an argument that is a constant, or a variable whose value is a constant.
 
     Args:
         expression: the result of `argument_node`.
-        creation: the creation of the layer, which resolves names; None if not interpreted.
+        creation: operation that creates the layer, which contains variables' values; None if not interpreted.
         name: name of the parameter.
         position: position of the parameter.
     """

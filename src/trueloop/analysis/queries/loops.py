@@ -1,4 +1,4 @@
-"""Loops: containment of syntax nodes, and operations that repeat in their iterations."""
+"""Finds out which syntax nodes are in a loop, and which operations its iterations repeat."""
 
 import ast
 from collections.abc import Sequence
@@ -10,25 +10,24 @@ _PLAIN_TEST = ast.Name | ast.Compare | ast.Constant | ast.Is | ast.IsNot | ast.U
 
 
 def is_statement(node: Any) -> bool:
-    """Return True for a loop statement, as opposed to a comprehension."""
+    """Return True for a loop statement, False for a comprehension."""
     return isinstance(node, ast.For | ast.While)
 
 
 def is_inside(inner: Any, outer: Any) -> bool:
-    """Return True if a syntax node is part of another one, or that node itself."""
+    """Return True if a syntax node is the same as another one, or a part of it."""
     return any(each is inner for each in ast.walk(outer))
 
 
 def repeats_with(operation: Op, other: Op, loop: Loop) -> bool:
-    """Return True if an operation runs in every iteration of a loop in which another one does, or periodically."""
-    one, two = operation.branches, other.branches
-    if any(mine.node is its.node and mine.arm != its.arm for mine in one for its in two):
+    """Return True if an operation runs periodically, or in each iteration of a loop in which another operation runs."""
+    if any(a.node is b.node and a.arm != b.arm for a in operation.branches for b in other.branches):
         return False
-    return all(_is_periodic(branch, loop) for branch in one if branch not in two)
+    return all(_is_periodic(branch, loop) for branch in operation.branches if branch not in other.branches)
 
 
 def _is_periodic(branch: Branch, loop: Loop) -> bool:
-    """Return True for a periodic condition, ``i % k``, or one that the loop does not change."""
+    """Return True for a periodic condition, such as ``i % k``, or a condition that the loop does not change."""
     if not isinstance(branch.node, ast.If):
         return False
     arm: Sequence[ast.stmt] = branch.node.body if branch.arm == 0 else branch.node.orelse
@@ -43,5 +42,5 @@ def _is_periodic(branch: Branch, loop: Loop) -> bool:
 
 
 def assigned_names(node: Any) -> set[str]:
-    """Return the names that are assigned within a node."""
+    """Return the names of the variables that are assigned within a node."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

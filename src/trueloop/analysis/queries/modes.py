@@ -1,4 +1,4 @@
-"""Train and eval mode: which models depend on it, and which operations set it."""
+"""Finds the models that depend on train or eval mode, and the operations that set the mode."""
 
 import ast
 from collections.abc import Iterable
@@ -17,15 +17,15 @@ _NETWORKS: Final = (
     "resnet", "densenet", "mobilenet", "efficientnet", "inception", "googlenet", "resnext", "wide_resnet", "shufflenet",
     "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
 )  # fmt: skip
-"""Torchvision models with dropout or batch normalization."""
+"""Torchvision models with dropout or BatchNorm layers."""
 MODE_DEPENDENT: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
-"""Pattern that matches every file with a model that certainly has mode-dependent layers."""
+"""Pattern that occurs in every file with a model that certainly has mode-dependent layers."""
 _TORCH_NN: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
 def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
-    """Return True if an operation sets the mode of the full model."""
+    """Return True if an operation sets the mode of a complete model."""
     return any(mode.subject.may_alias(each) for each in model.with_enclosing_modules())
 
 
@@ -35,7 +35,7 @@ def may_set_mode_of(mode: Op, model: AbstractValue) -> bool:
 
 
 def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
-    """Return the mode changes of unknown models: calls of ``train`` or ``eval``, and ``module.training = ``."""
+    """Return the mode changes of unknown models: calls of a method, and assignments ``module.training = ...``."""
     assigned: list[ast.expr] = [
         each
         for each in (source.nodes if ".training" in source.text.source else ())
@@ -50,7 +50,7 @@ def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
 
 
 def is_in_unused_function(source: SourceFile, node: Any) -> bool:
-    """Return True for a node in a function whose name the file does not use anywhere else."""
+    """Return True for a node in a function whose name does not occur anywhere else in the file."""
     for each in source.tree.body:
         if isinstance(each, ast.FunctionDef) and is_inside(node, each):
             named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
@@ -59,16 +59,16 @@ def is_in_unused_function(source: SourceFile, node: Any) -> bool:
 
 
 def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
-    """Return True if a model certainly is still in train mode from its training when it is called.
+    """Return True if a model is certainly still in train mode, from its training, when it is called.
 
-    False if every iteration sets eval mode afterwards: then the call may need train mode, like the re-estimation of
-    batch normalization statistics.
+    False if every iteration sets eval mode later: then the call may need train mode, as to estimate BatchNorm
+    statistics again.
     """
     run = source.ops_of_run(call)
     modes = [each for each in run if each.kind is OpKind.SET_MODE and may_set_mode_of(each, call.subject)]
     for mode in (each for each in modes if each.value is True and sets_mode_of(each, call.subject)):
-        around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
-        if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
+        loops = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
+        if mode.index > call.index or not mode.implied_by(call) or any(a is not b for a, b in loops):
             continue
         iteration = [each for each in run if all(each.is_inside(loop) for loop in mode.loops)]
         trained = any(
@@ -84,7 +84,7 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
 
 
 def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
-    """Return True if the full model is in eval mode when it is called."""
+    """Return True if the complete model is in eval mode when it is called."""
     model = call.subject
     modes = [
         each
@@ -92,13 +92,13 @@ def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
         if each.entry_point == call.entry_point and may_set_mode_of(each, model)
     ]
     if any(each.value is not False and not sets_mode_of(each, model) for each in modes):
-        return False  # a submodule is switched separately
+        return False  # the mode of a submodule is set separately
     before = [each for each in modes if each.index < call.index and sets_mode_of(each, model)]
     return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
 def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
-    """Return True for a step that updates a model after a backward through it."""
+    """Return True for a step that updates a model through which some backward pass goes."""
     if step.kind is not OpKind.STEP or step.subject.kind is not ValueKind.OPTIMIZER:
         return False
     if step.subject.models() and not step.subject.covers(model):
@@ -107,7 +107,7 @@ def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operati
 
 
 def is_partly_frozen(source: SourceFile, model: AbstractValue) -> bool:
-    """Return True if gradients of a model or a submodule are switched off anywhere."""
+    """Return True if the file disables gradients of a model or a submodule anywhere."""
     return any(
         each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
         for each in source.ops(OpKind.SET_REQUIRES_GRAD)
@@ -115,10 +115,10 @@ def is_partly_frozen(source: SourceFile, model: AbstractValue) -> bool:
 
 
 def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
-    """Return True if each iteration of a loop may create its own model."""
+    """Return True if each iteration of a loop may create another model."""
     functions = {id(each.function): each.function for each in inside if each.function is not None}
-    around = [each for each in functions.values() if not encloses(each, loop.node)]
-    scopes, nodes = (loop.node, *around), [each.node for each in model.alternatives()]
+    called = [each for each in functions.values() if not encloses(each, loop.node)]
+    scopes, nodes = (loop.node, *called), [each.node for each in model.alternatives()]
     if any(scope is not node and encloses(scope, node) for node in nodes for scope in scopes):
         return True
     return any(
@@ -129,7 +129,7 @@ def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -
 
 
 def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
-    """Return the fix: train mode at the start of every iteration, or before the inner loop over batches."""
+    """Return the fix that sets train mode at the start of each iteration, or before the inner loop over batches."""
     call = next(
         (
             each
@@ -149,7 +149,7 @@ def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
 
 
 def eval_mode_fix(source: SourceFile, call: Op) -> Fix | None:
-    """Return the fix: eval mode before the loop or statement of an evaluation, train mode after it."""
+    """Return the fix that sets eval mode before the loop or statement of an evaluation, and train mode after it."""
     loop, text = call.loops[-1].node, dotted_name(call.node.func)
     if is_statement(loop) and is_inside(call.node, loop):
         statement = loop
@@ -168,7 +168,7 @@ def eval_mode_fix(source: SourceFile, call: Op) -> Fix | None:
 
 
 def has_mode_dependent_layers(source: SourceFile, model: AbstractValue) -> bool | None:
-    """Return whether a model has dropout or batch normalization; None if unknown."""
+    """Return whether a model has dropout or BatchNorm layers; None if unknown."""
     return _depends_on_mode(source, model, set())
 
 
@@ -209,8 +209,8 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
     return False
 
 
-def _has_dropout(model: AbstractValue, word: str, position: str, *, default: float) -> bool:
-    argument = model.arguments.get(word) or model.arguments.get(position)
+def _has_dropout(model: AbstractValue, name: str, position: str, *, default: float) -> bool:
+    argument = model.arguments.get(name) or model.arguments.get(position)
     rate = default if argument is None else argument.constant(default or 0.1)
     return rate != 0
 

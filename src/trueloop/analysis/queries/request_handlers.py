@@ -1,4 +1,4 @@
-"""Request handlers of web frameworks, and the models they call."""
+"""Finds the request handlers of web frameworks, and the models that they call."""
 
 import ast
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ModuleNames(NamedTuple):
-    """Imports, models and functions of a file by name, and the functions visited so far."""
+    """Imports, models and functions of a file by their names, and the functions that were visited so far."""
 
     imported_names: dict[str, str]
     models: dict[str, AbstractValue]
     functions: dict[str, Function]
     visited: dict[tuple[int, bool], int]
-    """Visited functions, with whether gradients may be off in them -> smallest number of calls that led there."""
+    """Id of a visited function, and whether gradients may be off in it -> smallest number of calls that led to it."""
 
 
 class CallPath(NamedTuple):
@@ -50,13 +50,13 @@ class HandlerCall:
     call: ast.Call
     statement: ast.stmt
     grad: bool
-    """Whether gradients are on, judging by the functions on the path."""
+    """Whether gradients are certainly on, judging by the functions on the call path."""
 
 
 def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
-    """Yield the model calls in request handlers, and in functions of the file that handlers call.
+    """Yield the model calls in request handlers, and in functions of the file that the handlers call.
 
-    Considers only models that the module creates once for all requests, under a name assigned once.
+    Only models are considered that the module creates once for all requests, in a variable that is assigned once.
     """
     functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
     decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
@@ -73,7 +73,7 @@ def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
 
 
 def _module_models(source: SourceFile) -> dict[str, AbstractValue]:
-    """Return the models of the module by name; only names that are assigned once."""
+    """Return the models in module variables that are assigned once, by the names of the variables."""
     created = {
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
@@ -91,7 +91,7 @@ def _module_models(source: SourceFile) -> dict[str, AbstractValue]:
 
 
 def _receiver(value: ast.expr) -> ast.expr:
-    """Return the first receiver of a chain of methods: ``Net()`` of ``Net().to(device).eval()``."""
+    """Return the object at the start of a chain of method calls: ``Net()`` of ``Net().to(device).eval()``."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in ("to", "eval", "train", "cuda", "cpu", "half", "float", "requires_grad_"):
             break
@@ -152,7 +152,7 @@ def _statements(body: list[Any], names: dict[str, str], *, no_grad: bool) -> Ite
 
 
 def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """Yield the calls in the expressions of a statement, without its nested statements."""
+    """Yield the calls in the expressions of a statement, but not those in nested statements."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop()
@@ -166,7 +166,7 @@ def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:
-    """Return the qualified name of each imported name: {"nn": "torch.nn"}; needs no interpretation."""
+    """Return the qualified name of each imported name, {"nn": "torch.nn"}, without interpreting the file."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -179,6 +179,6 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def qualified_name(expression: ast.expr, names: dict[str, str]) -> str:
-    """Return the qualified name of an expression or of the function it calls; "" if not imported."""
+    """Return the qualified name of an expression, or of the function that it calls; "" if not imported."""
     head, dot, rest = dotted_name(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
     return f"{names[head]}{dot}{rest}" if head in names else ""

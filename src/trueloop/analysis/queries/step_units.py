@@ -1,4 +1,4 @@
-"""Units of step counts: whether a number counts micro-batches or optimizer updates."""
+"""Finds out whether a number counts micro-batches or optimizer updates."""
 
 import ast
 from typing import Final
@@ -15,13 +15,13 @@ LENGTH_ARGUMENTS: Final = {
     "get_cosine_schedule_with_warmup": ("2", "num_training_steps"),
     "get_scheduler": ("3", "num_training_steps"),
 }
-"""Schedules of finite length, and the arguments that set their number of steps."""
-MAX_DEPTH: Final = 12  # nested terms
+"""Class or function name of a finite schedule -> positions and names of the arguments with its number of steps."""
+MAX_DEPTH: Final = 12  # levels of nested terms
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
 def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
-    """Return K if a loop makes an update in every K-th iteration, by the condition ``i % K``; else None."""
+    """Return K if a loop steps in every K-th iteration, under a condition with ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.ancestors() if branch.test is not None else ():
             if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.sources) == 2:
@@ -30,7 +30,7 @@ def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
 
 
 def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
-    """Return the lengths in steps of a schedule, or of the schedules it is composed of."""
+    """Return the numbers of steps of a schedule and of the schedules that it consists of."""
     names = LENGTH_ARGUMENTS.get(scheduler.name.rpartition(".")[2], ())
     found = [each for name, each in scheduler.arguments.items() if name in names]
     for each in scheduler.arguments.values():
@@ -40,12 +40,12 @@ def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
 
 
 def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) -> int | None:
-    """Return the exponent of a unit in a computed number: 1 = multiplied by it once, -1 = divided by it once.
+    """Return how often a unit is a factor of a computed number: 1 = once a factor, -1 = once a divisor.
 
     Args:
         number: a computed value.
-        unit: the value to look for.
-        depth: number of enclosing terms.
+        unit: the value that may be a factor or divisor.
+        depth: number of terms that enclose the number.
 
     Returns:
         The exponent; None if unknown.
@@ -81,6 +81,6 @@ def _combine_exponents(op: ast.operator, left: int, right: int) -> int | None:
 
 
 def _common_exponent(exponents: list[int]) -> int | None:
-    """Return the exponent that all terms of a sum share; terms without the unit are ignored."""
+    """Return the common exponent of the terms of a sum, ignoring terms without the unit; None if they differ."""
     found = {each for each in exponents if each}
     return None if len(found) > 1 else next(iter(found), 0)

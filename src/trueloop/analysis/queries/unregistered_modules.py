@@ -1,4 +1,4 @@
-"""Modules stored in a plain list, dictionary or tuple, which does not register them."""
+"""Finds modules that are stored in a plain list, dictionary or tuple, which does not register them."""
 
 import ast
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class UnregisteredLayers(NamedTuple):
     """The assignment of the list to an attribute."""
     layer: AbstractValue
     call: Op
-    """The call of one of the layers in the forward."""
+    """The call of one of the layers in a forward."""
 
 
 def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
-    """Yield attributes with unregistered layers that are called with gradients and used in no other way."""
+    """Yield the unregistered layers of attributes that are only used to call the layers, with gradients."""
     calls = source.ops(OpKind.MODEL_CALL)
     seen = set[int]()
     for assignment in source.ops(OpKind.SET_ATTRIBUTE):
@@ -59,7 +59,7 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
 
 
 def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, kind: ast.ClassDef) -> bool:
-    """Return True for a layer that a class creates, and for copies from a function: ``clones(layer, 3)``."""
+    """Return True for a layer that a class creates, or that a function copies: ``clones(layer, 3)``."""
     if is_inside(layer.node, kind):
         return True
     called = dotted_name(getattr(getattr(assignment.statement, "value", None), "func", None))
@@ -90,7 +90,7 @@ def _layers(container: AbstractValue) -> Iterator[AbstractValue]:
 
 
 def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
-    """Return True for a layer with weights that no module registers, no code freezes and no optimizer updates."""
+    """Return True for a layer with weights that is not registered in a module, frozen, or passed to an optimizer."""
     if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _submodules(layer)):
         return False
     own = list(_submodules(layer, copies=False))
@@ -105,7 +105,7 @@ def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
 
 
 def has_weights(layer: AbstractValue) -> bool:
-    """Return True for a PyTorch layer with weights, and for a module of the file that has one, or a parameter."""
+    """Return True for a PyTorch layer with weights, or a module of the file that contains one or has a parameter."""
     return any(
         each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS)
         or any(map(_is_trainable_parameter, each.attributes.values()))
@@ -120,7 +120,7 @@ def _is_trainable_parameter(value: AbstractValue) -> bool:
 
 
 def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
-    """Yield a module and its submodules; submodules of a copy only if ``copies`` is set."""
+    """Yield a module and its submodules; those of copies only if ``copies`` is set."""
     queue, seen = [layer], set[int]()
     while queue:
         each = queue.pop()
@@ -132,7 +132,7 @@ def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[Abstra
 
 
 def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[Op]) -> bool:
-    """Return True if an attribute is only assigned, appended to, and read where its layers are called."""
+    """Return True if an attribute is only assigned, appended to, or read in functions that call its layers."""
     if any(
         (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
     ):
@@ -154,7 +154,7 @@ def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[O
 
 
 def _precedes_backward(source: SourceFile, call: Op) -> bool:
-    """Return True if a backward follows a call."""
+    """Return True if a backward pass follows a call."""
     return any(each.kind is OpKind.BACKWARD and each.index > call.index for each in source.ops_of_run(call))
 
 
@@ -166,7 +166,7 @@ def _is_detached(source: SourceFile, node: Any) -> bool:
 
 
 def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None:
-    """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})``; None unless the list is a literal."""
+    """Return the fix that puts a literal into ``nn.ModuleList(...)`` or ``nn.ModuleDict(...)``; None if impossible."""
     statement, layer = found.assignment.statement, getattr(found.layer.node, "func", None)
     package, _, name = dotted_name(layer).rpartition(".")
     if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":

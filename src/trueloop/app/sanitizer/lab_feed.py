@@ -158,4 +158,4 @@ class LabSession:
     def end(self, result: LaunchResult) -> None:
         """Send the end of the program."""
         if self._feed is not None:
-            self._feed.end(result.report, result.code, result.nothing)
+            self._feed.end(result.report, result.code, result.not_judged_reason)

@@ -123,8 +123,8 @@ def _finding_printer(base: Path, group: RankReports | None, options: RunOptions)
 
 
 def _print_report(result: LaunchResult, report: Report, base: Path) -> None:
-    if result.nothing:
-        _print_line(result.nothing)
+    if result.not_judged_reason:
+        _print_line(result.not_judged_reason)
     else:
         print_page(report, base=base)
 

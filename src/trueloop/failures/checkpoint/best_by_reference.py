@@ -74,15 +74,15 @@ class Detector(BaseDetector):
         into_itself = event.how == "loaded" and event.target is event.module
         if not into_itself and event.state not in self._trained:
             return None  # captured before training, to be saved again and again with the newest weights
-        updates = event.update - event.captured_update
+        updates = event.update - event.created_update
         since = f"{updates} updates have" if updates > 1 else "an update has" if updates else "the program has"
         effect = "loading it back changes nothing" if into_itself else f"the newest weights were {event.how}"
         return Evidence(
-            message=f"The state_dict captured at update {event.captured_update} shares memory with the live weights, "
+            message=f"The state_dict captured at update {event.created_update} shares memory with the live weights, "
             f"which {since} changed by update {event.update}: {effect}.",
-            location=event.captured_at or event.location,
+            location=event.created_at or event.location,
             related=((event.location, f"{event.how} here"),) if event.location else (),
-            first_update=event.captured_update,
+            first_update=event.created_update,
         )
 
 

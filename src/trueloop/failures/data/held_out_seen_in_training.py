@@ -78,13 +78,13 @@ class Detector(BaseDetector):
             return None
         self._passes[held_out] = self._passes.get(held_out, 0) + 1
         for overlap in self._overlaps:
-            if {overlap.one, overlap.other} == {trainer, held_out}:
+            if {overlap.earlier, overlap.later} == {trainer, held_out}:
                 return self._compare(overlap, trainer, held_out)
         return None
 
     def _compare(self, overlap: LoadersOverlap, trainer: Ref, held_out: Ref) -> Evidence | None:
-        trained, measured = overlap.one_size, overlap.other_size
-        if overlap.one is held_out:
+        trained, measured = overlap.earlier_size, overlap.later_size
+        if overlap.earlier is held_out:
             trained, measured = measured, trained
         in_part = overlap.shared < trained and overlap.shared < measured
         # Two tables with the same content may be one, or a copy: the program measures on its training data on purpose.

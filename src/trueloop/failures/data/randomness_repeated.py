@@ -69,7 +69,7 @@ class Detector(BaseDetector):
             if event.epoch and event.loader in self._copies:
                 self._repeated_epochs.add(event.loader)
         else:
-            return self._on_training(event.loader) if event.batches_with_backward else None
+            return self._on_training(event.loader) if event.backwards else None
         return None
 
     def _on_training(self, loader: Ref | None) -> list[Evidence] | None:

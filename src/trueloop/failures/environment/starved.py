@@ -53,7 +53,7 @@ class Detector(BaseDetector):
             if not event.epoch or event.loader not in self._made_at:
                 self._made_at[event.loader] = event.made_at or event.location
             return None
-        if not event.batches_with_backward or event.batches < MIN_BATCHES or event.seconds < MIN_WAIT_S:
+        if not event.backwards or event.batches < MIN_BATCHES or event.seconds < MIN_WAIT_S:
             return None
         self._measured = True
         share = event.wait_s / event.seconds

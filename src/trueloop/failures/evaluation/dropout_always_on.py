@@ -196,7 +196,7 @@ class Detector(BaseDetector):
         if not self._batch:
             return
         for call, events in calls.items():
-            share = Fraction(sum(each.values for each in events), self._batch)
+            share = Fraction(sum(each.input_elements for each in events), self._batch)
             if all(each.training for each in events):
                 self._trained[call] = max(share, self._trained.get(call, share))
             elif event.all_eval and event.loader is not None and call in self._trained:

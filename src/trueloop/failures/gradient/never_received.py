@@ -110,7 +110,7 @@ class Detector(BaseDetector):
 
     def _has_run_long_enough(self, event: Event, state: _OptimizerState) -> bool:
         if isinstance(event, LoaderExhausted):
-            return event.batches_with_backward > 0
+            return event.backwards > 0
         return event.update - state.first >= MIN_UPDATES
 
     def _evidence(self, optimizer: Ref, state: _OptimizerState, missing: Refs) -> Evidence:

@@ -103,7 +103,7 @@ class Detector(BaseDetector):
     def _compare(self, window: list[BackwardEnded], event: StepTaken) -> Iterator[Evidence]:
         micros = [_means(ended) for ended in window]
         for loss in window[0].losses:
-            if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.count is None:
+            if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.divisor is None:
                 self._unread = loss.unreadable_reason
         for key in micros[0]:
             means = [micro[key] for micro in micros if key in micro]
@@ -139,11 +139,11 @@ def _means(event: BackwardEnded) -> dict[Hashable, Mean]:
         twice.update({key} & means.keys())  # several losses on one line cannot be distinguished
         if (
             loss.reduction == "mean"
-            and loss.count is not None
+            and loss.divisor is not None
             and loss.gradient_weight is not None
             and not loss.class_weights
         ):
-            means[key] = Mean(loss.count, loss.gradient_weight, loss.location or event.location)
+            means[key] = Mean(loss.divisor, loss.gradient_weight, loss.location or event.location)
     return {key: mean for key, mean in means.items() if key not in twice}
 
 

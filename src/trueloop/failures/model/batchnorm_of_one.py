@@ -44,7 +44,7 @@ class Detector(BaseDetector):
             return None
         return Evidence(
             message=f"A {event.module.kind} in {event.model.name} computed its statistics from one sample "
-            f"({event.values} values per channel), after a batch of {event.previous_batch_size} samples.",
+            f"({event.values_per_channel} values per channel), after a batch of {event.previous_batch_size} samples.",
             location=event.location,
         )
 

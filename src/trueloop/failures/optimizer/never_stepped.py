@@ -50,7 +50,7 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
 from trueloop.tracing.program_text.step_calls import (
     OptimizerUses,
-    Texts,
+    Trees,
     changes_weights,
     find_assigned_target,
     find_step_lines,
@@ -115,7 +115,7 @@ class Detector(BaseDetector):
         )
 
     def _is_never_stepped(
-        self, event: StepMissing, texts: Texts, built: SourceLocation, found: OptimizerUses | None
+        self, event: StepMissing, texts: Trees, built: SourceLocation, found: OptimizerUses | None
     ) -> bool:
         """Return whether nothing can step it: under its name where it has one, else because nothing steps at all."""
         in_use = found is not None and (found.cleared or bool(found.uncalled_steps))

@@ -78,7 +78,7 @@ class Detector(BaseDetector):
     def observe(self, event: LoaderExhausted | SchedulerStepped) -> Evidence | None:
         """Return evidence at the scheduler step after the second such epoch."""
         if isinstance(event, LoaderExhausted):
-            self._passes += event.batches_with_backward > 0
+            self._passes += event.backwards > 0
             return None
         per_epoch = event.steps_per_epoch or 0
         if per_epoch < 2 or event.scheduler in self._reported:

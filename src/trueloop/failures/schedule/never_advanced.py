@@ -69,8 +69,8 @@ class Detector(BaseDetector):
     def observe(self, event: LoaderExhausted | SchedulerNeverStepped) -> Evidence | None:
         """Return evidence for each such scheduler at the end of the run."""
         if isinstance(event, LoaderExhausted):
-            start = event.backward_count - event.batches_with_backward
-            if event.batches_with_backward and start >= self._ended:
+            start = event.backward_count - event.backwards
+            if event.backwards and start >= self._ended:
                 self._starts.append(start)
                 self._ended = event.backward_count
             return None

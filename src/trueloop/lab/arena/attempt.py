@@ -83,10 +83,10 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
                 fix=to_single_line(worst.fix),
             ),
         )
-    if launched.nothing or launched.report.problems:
+    if launched.not_judged_reason or launched.report.problems:
         return replace(
             trial,
-            why=launched.nothing
+            why=launched.not_judged_reason
             or f"The sanitizer did not check it completely: {to_single_line(launched.report.problems[0])}",
         )
     if launched.code not in (0, FINDINGS_EXIT_CODE):

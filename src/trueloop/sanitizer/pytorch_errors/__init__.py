@@ -1,1 +1,1 @@
-"""Explains an error that ended the program, from its traceback, without keeping objects alive."""
+"""Explains an error that ended the program, from its traceback, without storing the program's objects."""

@@ -1,4 +1,4 @@
-"""Finds the statement that gave a name its value, from the source alone, if that is certain."""
+"""Finds the statement that bound a name to its value, from the source code alone, if it is certain."""
 
 import ast
 import linecache
@@ -17,29 +17,29 @@ _CONVERSIONS: Final = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16
 
 
 class Binding(NamedTuple):
-    """The statement that gives a name its value."""
+    """The statement that binds a name to its value."""
 
     line: int
     made_by: str
-    """Outermost call of the value: "detach"; "for" = loop variable; "" = anything else."""
+    """Outermost call in the value: "detach"; "for" = the name is a loop variable; "" = anything else."""
     alias: bool = False
-    """The value is an existing object under another name."""
+    """Whether the statement only gives an existing object another name."""
 
 
 class _Open(Enum):
-    """No statement can be named."""
+    """The reason why no statement is certain."""
 
-    UNCLEAR = "more than one could have done it"
-    START = "none before has: it came from the caller, or is not this function's own"
+    UNCLEAR = "several statements could have bound the name"
+    START = "no earlier statement binds the name: it is a parameter, or belongs to another function"
 
 
 def binding(code: CodeType, line: int, name: str) -> Binding | None:
-    """Return the statement that gave a name its value at a line of a function; None = not certain.
+    """Return the statement that bound a name to the value that it has at a line; None if it is not certain.
 
     Args:
-        code: of the function, or of the module.
-        line: where it is.
-        name: of a local variable, or of a module's.
+        code: code of the function or module that contains the line.
+        line: number of the line.
+        name: name of a variable of the function or module.
     """
     body = _body(code)
     if body is None or any(name in node.names for node in _walk(body) if isinstance(node, ast.Global | ast.Nonlocal)):
@@ -49,7 +49,7 @@ def binding(code: CodeType, line: int, name: str) -> Binding | None:
 
 
 def attribute(code: CodeType, name: str) -> SourceLocation | None:
-    """Return the line that sets ``self.<name>``, if the class of a method has exactly one."""
+    """Return the line that sets ``self.<name>``, if the class of a method has exactly one such line."""
     owner = _class(code)
     if owner is None:
         return None
@@ -65,7 +65,7 @@ def attribute(code: CodeType, name: str) -> SourceLocation | None:
 
 
 def inplace_changes(code: CodeType) -> list[tuple[SourceLocation, ast.expr]]:
-    """Return the in-place operations of a function, line and target: ``x += 1``, ``x.relu_()``."""
+    """Return line and target of each in-place operation in a function: ``x += 1``, ``x.relu_()``."""
     function = "" if code.co_name == "<module>" else code.co_qualname
     return [
         (SourceLocation(code.co_filename, node.lineno, function), target)
@@ -96,7 +96,7 @@ def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return None  # a notebook cell with magics, or a file that was edited meanwhile
+        return None  # a notebook cell with magics, or a file that was edited since
 
 
 def _tree(path: str) -> ast.Module | None:
@@ -171,7 +171,7 @@ def _last(block: Sequence[ast.AST], name: str) -> Binding | _Open:
 
 
 def _binds(statement: ast.AST, name: str) -> Binding | None:
-    """Return the binding of a plain assignment. ``x += 1`` keeps the same tensor."""
+    """Return the binding of a plain assignment; ``x += 1`` is none, since the tensor remains the same."""
     if isinstance(statement, ast.Assign):
         targets, value = statement.targets, statement.value
     elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
@@ -197,7 +197,7 @@ def _header(statement: ast.AST, name: str) -> Binding | None:
 
 
 def _made_by(value: ast.expr) -> str:
-    """Return the call that created a value, without conversions or moves applied to its result."""
+    """Return the name of the call that created a value, skipping conversions of its result."""
     if isinstance(value, ast.Attribute):
         return value.attr
     if not isinstance(value, ast.Call):
@@ -217,7 +217,7 @@ def _contains(node: ast.AST, line: int) -> bool:
 
 def _blocks(node: ast.AST) -> Iterator[Sequence[ast.AST]]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return  # a function or class body: another scope
+        return  # the body is another scope
     for name in _BLOCKS:
         block = getattr(node, name, None)
         if isinstance(block, list) and block:
@@ -253,10 +253,10 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _walk(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Walk statements without the functions and classes that are defined among them."""
-    waiting = [*body]
-    while waiting:
-        node = waiting.pop()
+    """Yield the nodes of statements, without the bodies of functions and classes that they define."""
+    pending = [*body]
+    while pending:
+        node = pending.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+            pending += ast.iter_child_nodes(node)

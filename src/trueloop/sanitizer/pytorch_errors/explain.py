@@ -1,4 +1,4 @@
-"""Explains an error that ended the program: matches its message, describes its tensors, asks its catalogue entry."""
+"""Explains an error that ended the program: finds its catalogue entry by the message, and describes its tensors."""
 
 import ast
 import re
@@ -25,8 +25,8 @@ from trueloop.sanitizer.pytorch_errors.tensors import Describer, modules
 from trueloop.tracing.graph_leaves import find_freed_part, graph_leaves
 from trueloop.tracing.user_location import is_user_code
 
-MAX_MESSAGE: Final = 160  # characters of PyTorch's message, which the traceback has in full
-MAX_SENTENCE: Final = 300  # of its first sentence; some messages list every tensor
+MAX_MESSAGE: Final = 160  # characters of PyTorch's message, which the traceback contains in full
+MAX_SENTENCE: Final = 300  # characters of the message's first sentence, since some messages list every tensor
 MAX_CAUSES: Final = 10  # errors raised from one another that are checked
 
 
@@ -34,18 +34,19 @@ class Context(NamedTuple):
     """The state of the run when the error was raised."""
 
     models: Sequence[nn.Module]
-    """Models that were called."""
+    """Models that were called during the run."""
     recent: RecentCalls
     update: int
-    found: frozenset[str]
+    found_codes: frozenset[str]
+    """Codes of the failures that were found."""
 
 
 def explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> ExplainedError | None:
-    """Explain an error that ended the program, or the one it was raised from; None if PyTorch did not raise it.
+    """Explain an error that ended the program, or an error it was raised from; None if PyTorch did not raise it.
 
     Args:
         error: the exception, with its traceback.
-        known: the kinds of errors that can be explained, by name.
+        known: name of an error that can be explained -> its catalogue entry.
         context: the state of the run.
 
     Cost: nothing before an error; some milliseconds after it.
@@ -58,7 +59,7 @@ def explain(error: BaseException, known: Mapping[str, KnownError], context: Cont
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Follow ``raise ... from ...`` only: an error that was being handled is not the cause of the next one."""
+    """Yield an error and those it was raised from; an error that was only being handled is not a cause."""
     for _ in range(MAX_CAUSES):
         yield error
         if error.__cause__ is None:
@@ -84,25 +85,26 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         raised = _describe_error(frames, error, message, context)
     for name, entry, match in matches:
-        words = entry.explain(raised, match)
-        if words is not None:
-            made = words.tensor
+        explanation = entry.explain(raised, match)
+        if explanation is not None:
+            tensor = explanation.tensor
             return ExplainedError(
                 kind=name, type=kind.__name__, title=entry.title, message=_shorten(message), location=raised.location,
-                meaning=words.meaning, fix=words.fix, other_locations=words.related, update=context.update,
-                origin=made.created_at if made else None, origin_message=_origin_message(made) if made else "",
+                meaning=explanation.meaning, fix=explanation.fix, other_locations=explanation.related,
+                update=context.update, origin=tensor.created_at if tensor else None,
+                origin_message=_origin_message(tensor) if tensor else "",
             )  # fmt: skip
     return None
 
 
 def _shorten(message: str) -> str:
-    """Keep as many whole sentences as fit, or the beginning of the first."""
-    kept = ""
+    """Return as many complete sentences as fit, or the beginning of the first one."""
+    short = ""
     for part in re.split(r"(?<=[.!]) (?=[A-Z])", " ".join(message.split())):
-        if kept and len(kept) + len(part) > MAX_MESSAGE:
+        if short and len(short) + len(part) > MAX_MESSAGE:
             break
-        kept += f" {part}" if kept else part
-    return kept if len(kept) <= MAX_SENTENCE else f"{kept[: MAX_SENTENCE - 3]}..."
+        short += f" {part}" if short else part
+    return short if len(short) <= MAX_SENTENCE else f"{short[: MAX_SENTENCE - 3]}..."
 
 
 def _origin_message(tensor: TensorDescription) -> str:
@@ -134,7 +136,7 @@ def _describe_error(frames: Sequence[Frame], error: BaseException, message: str,
         freed_graph=freed_graph,
         freed_operation=freed_operation,
         recent=context.recent.summary(
-            update=context.update, frozen_model=_frozen_model(context.models), found_codes=context.found
+            update=context.update, frozen_model=_frozen_model(context.models), found_codes=context.found_codes
         ),
     )
 
@@ -142,11 +144,11 @@ def _describe_error(frames: Sequence[Frame], error: BaseException, message: str,
 def _describe_operands(
     frames: Sequence[Frame], users: Sequence[Frame], describer: Describer
 ) -> Iterator[TensorDescription]:
-    """Describe what went into the innermost call that took tensors, at the user's line or below it."""
+    """Describe the tensor arguments of the innermost call that has some, from the user's line inwards."""
     last = users[-1] if users else None
     own = {id(tensor): (text, holder) for text, tensor, holder in (operands(last) if last else ())}
     below = frames[frames.index(last) :] if last in frames else frames
-    # From PyTorch's first private file on, tensors are internal to the operation.
+    # In PyTorch's private files and below them, tensors are internal to the operation.
     for frame in reversed([*takewhile(lambda frame: not torch_file(frame).startswith("_"), below)]):
         found = operands(frame)
         if found or frame is last:
@@ -160,8 +162,8 @@ def _backward_roots(frames: Sequence[Frame]) -> list[Tensor]:
     for frame in frames:
         if torch_file(frame) == "autograd/__init__.py" and frame.code.co_name in ("backward", "grad"):
             local = frame.locals
-            given: Any = local.get("tensors", local.get("outputs"))
-            roots: Sequence[Any] = given if isinstance(given, tuple | list) else [given]
+            argument: Any = local.get("tensors", local.get("outputs"))
+            roots: Sequence[Any] = argument if isinstance(argument, tuple | list) else [argument]
             return [root for root in roots if isinstance(root, Tensor)]
     return []
 
@@ -172,7 +174,7 @@ def _name_in_line(tensor: Tensor, users: Sequence[Frame]) -> str:
 
 
 def _inplace_operations(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[SourceLocation]:
-    """Yield lines with in-place operations, in the running functions and in the forwards of models."""
+    """Yield the lines with in-place operations in the running functions and in the forward methods of models."""
     running = {frame.code for frame in users}
     for frame in users:
         for location, target in inplace_changes(frame.code):
@@ -183,11 +185,9 @@ def _inplace_operations(users: Sequence[Frame], models: Sequence[nn.Module]) -> 
         if code is None or code in running or not is_user_code(code):
             continue
         for location, target in inplace_changes(code):
-            counter = isinstance(target, ast.Attribute) and not isinstance(
-                stored_attribute(module, target.attr), Tensor
-            )
-            if not counter:
-                yield location
+            if isinstance(target, ast.Attribute) and not isinstance(stored_attribute(module, target.attr), Tensor):
+                continue  # a counter
+            yield location
 
 
 def _inplace_modules(models: Sequence[nn.Module]) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _inplace_modules(models: Sequence[nn.Module]) -> Iterator[str]:
 
 
 def _frozen_model(models: Sequence[nn.Module]) -> str:
-    """Return the class name of the first model if all of them are frozen."""
+    """Return the class name of the first model if all models are frozen, else ""."""
     own = [p for each in models for _, m in modules(each) for p in vars(m).get("_parameters", {}).values()]
-    wanted = [parameter.requires_grad for parameter in own if parameter is not None]
-    return type(models[0]).__name__ if wanted and not any(wanted) else ""
+    trainable = [parameter.requires_grad for parameter in own if parameter is not None]
+    return type(models[0]).__name__ if trainable and not any(trainable) else ""

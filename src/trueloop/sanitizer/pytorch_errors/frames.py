@@ -1,4 +1,4 @@
-"""Reads the stack of an exception: which code raised it, and the arguments of the failing line."""
+"""Reads the stack of an exception: the code that raised it, and the arguments of the failing line."""
 
 import ast
 import dis
@@ -20,7 +20,7 @@ _MAX_DEPTH: Final = 6  # levels of attributes that are followed
 
 
 class Frame(NamedTuple):
-    """A function that was running when the exception left it. It holds live objects and must not be kept."""
+    """A function that an exception left. It refers to objects of the program, so it must not be stored."""
 
     code: CodeType
     instruction: int
@@ -29,22 +29,22 @@ class Frame(NamedTuple):
 
     @property
     def position(self) -> CodePosition:
-        """The instruction it was at."""
+        """Position of the instruction that raised or called."""
         return CodePosition(self.code, self.instruction)
 
     @property
     def location(self) -> SourceLocation:
-        """The line it was at."""
+        """Line of the instruction that raised or called."""
         return self.position.source_location
 
     @property
     def is_users(self) -> bool:
-        """Its code is the user's."""
+        """Whether the function belongs to the user's code."""
         return is_user_code(self.code)
 
     @property
     def raises(self) -> bool:
-        """Its instruction is a ``raise``; otherwise it called a function that is not written in Python."""
+        """Whether the instruction is a ``raise``; in the innermost frame it is otherwise a call of code in C++."""
         return dis.opname[self.code.co_code[self.instruction]] in _RAISES
 
 
@@ -61,19 +61,19 @@ def stack(error: BaseException) -> list[Frame]:
 
 
 def torch_file(frame: Frame) -> str:
-    """Return the path of a PyTorch file within torch, "nn/modules/linear.py"; "" for any other file."""
+    """Return the path of the frame's file within torch, "nn/modules/linear.py"; "" if it is not in torch."""
     folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
     name = frame.code.co_filename
     return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
 
 
 def resolve_expression(expression: ast.expr, frame: Frame) -> Any:
-    """Return the value of a name or an attribute in a frame; None if that would take a call."""
+    """Return the value of a name or an attribute in a frame; None for an expression that would have to be run."""
     return _resolve(expression, frame, _MAX_DEPTH)[0]
 
 
 def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
-    """Return the tensor arguments of a frame's running expression: text, tensor, and the module that owns it.
+    """Return the tensor arguments of the expression that a frame runs: source code, tensor, and owner of the attribute.
 
     The names and attributes in the expression are looked up without running any code.
     """
@@ -89,7 +89,7 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
 
 
 def _running_expression(frame: Frame) -> ast.expr | ast.stmt | None:
-    """Parse the part of the source that the frame's instruction was compiled from."""
+    """Parse the part of the source code from which the frame's instruction was compiled."""
     code = frame.code
     first, last, start, end = list(code.co_positions())[frame.instruction // 2]
     if first is None or last is None or start is None or end is None:
@@ -115,8 +115,8 @@ def _argument_expressions(expression: ast.expr | ast.stmt | None) -> list[ast.ex
         return [expression.target, expression.value]
     if isinstance(expression, ast.Call):
         method = [expression.func.value] if isinstance(expression.func, ast.Attribute) else []
-        given = [*expression.args, *(keyword.value for keyword in expression.keywords)]
-        return [*method, *(each.value if isinstance(each, ast.Starred) else each for each in given)]
+        arguments = [*expression.args, *(keyword.value for keyword in expression.keywords)]
+        return [*method, *(each.value if isinstance(each, ast.Starred) else each for each in arguments)]
     if isinstance(expression, ast.BinOp):
         return [expression.left, expression.right]
     if isinstance(expression, ast.Subscript):
@@ -127,7 +127,7 @@ def _argument_expressions(expression: ast.expr | ast.stmt | None) -> list[ast.ex
 
 
 def _resolve(expression: ast.expr, frame: Frame, depth: int) -> tuple[Any, Any]:
-    """Return the value of an expression and the object it is an attribute of; None if that would take a call."""
+    """Return the value of an expression, and the object whose attribute it is; None if they would have to be run."""
     if isinstance(expression, ast.Name):
         name = expression.id
         return (frame.locals[name] if name in frame.locals else frame.globals.get(name)), None
@@ -138,7 +138,7 @@ def _resolve(expression: ast.expr, frame: Frame, depth: int) -> tuple[Any, Any]:
 
 
 def stored_attribute(owner: Any, name: str) -> Any:
-    """Return an attribute from the object's storage, without calling any method of the object."""
+    """Return an attribute from the ``__dict__`` of an object, without calling any method of the object."""
     try:
         stored: Any = object.__getattribute__(owner, "__dict__")
     except AttributeError:

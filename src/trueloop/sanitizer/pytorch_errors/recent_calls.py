@@ -1,4 +1,4 @@
-"""Records the latest forward, backward and step, for the explanation of an error."""
+"""Records the latest model call, backward pass and step, for the explanation of an error."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Step
 
 
 class RecentCalls:
-    """The latest model call, backward and step of a run, as positions and flags."""
+    """Positions and properties of the latest model call, backward pass and step of a run."""
 
     def __init__(self) -> None:
         self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
-        """Models that were called."""
+        """Models that were called during the run."""
         self._latest: Ref | None = None
         self.handlers: Mapping[type[Event], Callable[[Any], None]] = {
             ModelCalled: self._on_model,
@@ -25,8 +25,8 @@ class RecentCalls:
         """Event type -> its handler; other events are ignored."""
         self._forget()
 
-    def summary(self, **more: Any) -> RecentEvents:
-        """Return the recent events, with further fields of the record."""
+    def summary(self, **fields: Any) -> RecentEvents:
+        """Return the recent events; ``fields`` are the other fields of the result."""
         return RecentEvents(
             last_backward=_source_location(self._backward),
             last_step=_source_location(self._step),
@@ -35,7 +35,7 @@ class RecentCalls:
             grad_mode=self._grad_mode,
             inference_mode=self._inference_mode,
             last_forward=_source_location(self._call),
-            **more,
+            **fields,
         )
 
     def _on_model(self, event: ModelCalled) -> None:
@@ -62,7 +62,7 @@ class RecentCalls:
         self._grad_mode: bool | None = None
         self._step_after_forward = self._inference_mode = self._forward_after_backward = False
         self.backward_order: int | None = None
-        """Sequence number of the latest backward's root in its thread."""
+        """Sequence number of the root of the latest backward pass in its thread."""
 
 
 def _source_location(position: CodePosition | None) -> SourceLocation | None:

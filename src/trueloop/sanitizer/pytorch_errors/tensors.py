@@ -15,11 +15,11 @@ MAX_MODULES: Final = 10_000  # modules of a model that are searched
 
 
 class Describer:
-    """Describes objects of a traceback; keeps none of them alive.
+    """Describes objects of a traceback.
 
     Args:
-        frames: of the traceback, outermost first.
-        models: the models that were called in this run.
+        frames: frames of the traceback, outermost first.
+        models: models that were called in this run.
     """
 
     def __init__(self, frames: Sequence[Frame], models: Iterable[nn.Module]) -> None:
@@ -34,14 +34,14 @@ class Describer:
 
         Args:
             tensor: the tensor.
-            text: its expression in the user's line.
-            role: the argument's name in PyTorch.
-            holder: the module that owns it, if known.
+            text: expression of the tensor in the user's line.
+            role: name of the argument in PyTorch.
+            holder: module that owns the tensor, if known.
         """
         model, path = self._model_and_name(tensor)
         name = ".".join(part for part in (self._variable_name(model), path) if part) if model is not None else ""
         attribute_of = role.rpartition(".")[2] or text.rpartition(".")[2]
-        location, by = self._find_origin(tensor)
+        location, creator = self._find_origin(tensor)
         if location is None and model is not None:
             location = self._find_line(path, model)
         elif location is None and holder is not None:
@@ -52,7 +52,7 @@ class Describer:
             argument_name=role,
             shape=tuple(map(int, tensor.shape)),
             created_at=location,
-            created_by=by,
+            created_by=creator,
             dtype=str(tensor.dtype).removeprefix("torch."),
             device=str(tensor.device),
             requires_grad=tensor.requires_grad,
@@ -80,7 +80,7 @@ class Describer:
         return None
 
     def _find_origin(self, tensor: Any) -> tuple[SourceLocation | None, str]:
-        """Find the line where a running user function created an object."""
+        """Return the line of a running user function that created an object, and the name of the call."""
         for frame in reversed(self._user_frames):
             line = frame.location.line
             for name, value in frame.locals.items():
@@ -90,7 +90,7 @@ class Describer:
         return None, ""
 
     def _find_line(self, path: str, model: nn.Module) -> SourceLocation | None:
-        """Return the line that created a part of a model, or its nearest enclosing module."""
+        """Return the line that created a module or tensor of a model, or else the nearest enclosing module."""
         names, holders = path.split(".") if path else [], [model]
         for name in names[:-1]:
             holders.append(stored_attribute(holders[-1], name))
@@ -107,11 +107,11 @@ class Describer:
         return None
 
     def _model_and_name(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
-        """Return the model that owns a parameter or buffer, and its name there."""
+        """Return the model that owns a parameter or buffer, and its name in the model."""
         return self._paths.get(id(tensor), (None, ""))
 
     def _variable_name(self, model: nn.Module) -> str:
-        """Return the user's variable name of a model, if there are several models."""
+        """Return the name of the user's variable for a model, if there are several models, else ""."""
         if len(self.models) > 1:
             for frame in self._user_frames:
                 for name, value in frame.locals.items():
@@ -121,7 +121,7 @@ class Describer:
 
 
 def own_module(frame: Frame) -> nn.Module | None:
-    """Return the module whose method a frame is."""
+    """Return the module whose method a frame runs."""
     code = frame.code
     first = frame.locals.get(code.co_varnames[0]) if code.co_argcount else None
     return first if issubclass(type(first), nn.Module) else None
@@ -158,7 +158,7 @@ def _storage_kind(holder: Any, name: str) -> str:
     if not issubclass(type(holder), nn.Module):
         return ""
     stored = vars(holder)
-    for kind, word in (("_parameters", "parameter"), ("_buffers", "buffer")):
+    for kind, description in (("_parameters", "parameter"), ("_buffers", "buffer")):
         if name in stored.get(kind, {}):
-            return word
+            return description
     return "attribute" if name in stored else ""

@@ -13,7 +13,7 @@ from trueloop.tracing.user_location import user_location
 
 
 class Anomalies:
-    """Records the line for `BackwardStarted`.
+    """Records the line that switches anomaly detection on, for `BackwardStarted`.
 
     Cost: 1 us for each switch during full tracing.
     """
@@ -25,10 +25,10 @@ class Anomalies:
         self._record = stream.isolated("anomaly detection", self._record_location)
 
     def install_always(self, patches: Patches) -> None:
-        """Install nothing for sampled tracing."""
+        """Do nothing: only full tracing needs this hook."""
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace the constructors of both."""
+        """Replace the constructors of both classes."""
         patches.replace(anomaly_mode.set_detect_anomaly, "__init__", self._replacement)
         patches.replace(anomaly_mode.detect_anomaly, "__init__", self._replacement)
 

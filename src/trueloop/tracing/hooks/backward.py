@@ -1,4 +1,4 @@
-"""Traces backwards: from which losses they start, and which gradients they create or add to."""
+"""Traces backward passes: the losses they start from, and the gradients they create or add to."""
 
 import inspect
 from collections.abc import Callable
@@ -31,18 +31,14 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
-SINGLE_BACKWARD_UPDATES: Final = (
-    4  # updates in a row with one backward each, after which the weights of losses are not read
-)
-CHECK_INTERVAL: Final = (
-    32  # one in this many backwards is checked in sampled tracing: a non-finite loss hardly ever recovers
-)
+SINGLE_BACKWARD_UPDATES: Final = 4  # updates in a row with one backward pass each; later ones read no weights of losses
+CHECK_INTERVAL: Final = 32  # backward passes between two checks of the loss in sampled tracing: NaN rarely recovers
 KNOWN_PARAMETERS: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 REPORT_INTERVAL: Final = 100  # updates until a non-finite loss is reported again
 
 
 class _Running(NamedTuple):
-    """State of a running backward."""
+    """State of a running backward pass."""
 
     probe: LossProbe | None
     value: float | None
@@ -53,10 +49,10 @@ class _Running(NamedTuple):
 
 
 class Backward:
-    """Emits `BackwardStarted`, `BackwardLosses` and `BackwardEnded` during full tracing; counts backwards always.
+    """Emits `BackwardStarted`, `BackwardLosses` and `BackwardEnded` during full tracing; always counts backward passes.
 
-    Backwards inside another one (reentrant checkpoints) are part of it. ``torch.autograd.grad`` does not change
-    ``.grad`` and is not traced.
+    A backward pass inside another one (of a reentrant checkpoint) is not counted. ``torch.autograd.grad`` does not
+    change ``.grad`` and is not traced.
 
     Cost: 1 us in sampled tracing; in full tracing 15 us, and 0.5 us for each parameter.
     """
@@ -65,14 +61,14 @@ class Backward:
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._start = stream.isolated("backwards", self._on_start)
-        self._finish = stream.isolated("backwards", self._on_end)
+        self._start = stream.isolated("backward passes", self._on_start)
+        self._finish = stream.isolated("backward passes", self._on_end)
         self._check_finite = stream.isolated("non-finite losses", self._check_root)
         self._next_report = 0
         self._locate_nonfinite = stream.isolated("batches with a non-finite loss", locate_nonfinite)
         self._check_leftover = stream.isolated("incomplete windows", check_at_backward)
         self._losses_of_line: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
-        """Line and last operation of a root -> how often its losses were read in this stretch, and the losses."""
+        """Line and last operation of a root -> how often its losses were read since tracing in full, and these."""
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up at each call."""
@@ -80,7 +76,7 @@ class Backward:
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Reset the gradient ledger."""
+        """Reset the gradient ledger, and read losses again."""
         self._windows.reset_after_gap()
         self._losses_of_line.clear()
         self._program.record_losses = True
@@ -130,7 +126,7 @@ class Backward:
             return None
         if value - value == 0:
             return value
-        if value != value or not is_scaled(root):  # noqa: PLR0124 - infinite and scaled: GradScaler probes its factor
+        if value != value or not is_scaled(root):  # noqa: PLR0124 - infinite and scaled: GradScaler tries a larger factor
             self._report_nonfinite(root, value)
         return value
 
@@ -152,10 +148,10 @@ class Backward:
                 )
             )
             self._stream.request_full_tracing()
-        if self._program.step_depth:  # within the step's closure: the weights change afterwards
+        if self._program.step_depth:  # within the step's closure; the step changes the weights
             self._locate_nonfinite(self._stream, self._program)
 
-    def _on_start(self, tensors: Any, given: Any, retain: Any, create: Any) -> _Running | None:
+    def _on_start(self, tensors: Any, grad_tensors: Any, retain: Any, create: Any) -> _Running | None:
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
         value = self._check_root(root)
         node: Any = root.grad_fn
@@ -165,7 +161,7 @@ class Backward:
         scale = self._scale_of(root)
         started = BackwardStarted(
             location=location,
-            leaf=node is None and given is None and self._is_artificial_leaf(root),
+            leaf=node is None and grad_tensors is None and self._is_artificial_leaf(root),
             retain_graph=bool(create if retain is None else retain),
             create_graph=bool(create),
             scaled=scale is not None,
@@ -202,9 +198,9 @@ class Backward:
     def _read_losses(
         self, root: Tensor, location: CodePosition | None
     ) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
-        """Read the losses; with one backward per update, the first few of a line represent the following ones.
+        """Read the losses; if every update has one backward pass, only the first few times for each line.
 
-        Losses whose lines were not recorded are read the next time.
+        If the lines of losses were not recorded, the losses are read at the next backward pass.
         """
         stream, program = self._stream, self._program
         recorded = program.record_losses
@@ -226,13 +222,13 @@ class Backward:
         return probe, probe.losses()
 
     def _is_artificial_leaf(self, root: Tensor) -> bool:
-        """Return True for a leaf that is no parameter: the program called ``requires_grad_`` on the loss."""
+        """Return True for a leaf that is not a parameter: the program called ``requires_grad_`` on the loss."""
         if not root.requires_grad or isinstance(root, nn.Parameter):
             return False
         return all(root is not parameter for o, _ in self._program.optimizers.items() for parameter in parameters_of(o))
 
     def _scale_of(self, root: Tensor) -> float | None:
-        """Return GradScaler's factor in this root; 0 if it needs a device synchronisation, None if it is not scaled."""
+        """Return GradScaler's factor in a root; 0 if it is on a GPU and not read, None if the root is not scaled."""
         scaler = self._program.scaler and self._program.scaler()
         if scaler is None or not is_scaled(root):
             return None
@@ -240,29 +236,29 @@ class Backward:
 
 
 def check_signature(backward: Callable[..., Any]) -> None:
-    """Raise if a replacement of ``backward`` that names its parameters could not pass everything on.
+    """Raise TypeError if ``backward`` has parameters that its replacements would not pass on.
 
-    Named parameters, rather than ``*args`` and ``**options``, halve the overhead.
+    The replacements name their parameters, since ``*args`` and ``**options`` would double the overhead.
     """
     signature = inspect.signature(backward)
     signature.bind(None, None, None, False, None, None)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    more = [
+    unknown = [
         name
         for name, each in signature.parameters.items()
         if name not in KNOWN_PARAMETERS and each.kind not in variadic
     ]
-    if more:
-        raise TypeError(f"torch.autograd.backward takes {more[0]}, which trueloop does not know")
+    if unknown:
+        raise TypeError(f"torch.autograd.backward takes {unknown[0]}, which trueloop does not know")
 
 
 def _first(tensors: Any) -> Tensor | None:
-    """Return the first of several roots; an iterator is left alone, since PyTorch still has to read it."""
+    """Return the first root in a tuple; None for an iterator, which PyTorch still has to read."""
     several = cast("tuple[Any, ...]", tensors) if isinstance(tensors, tuple) else ()
     return next((root for root in several[:1] if isinstance(root, Tensor)), None)
 
 
 def _value(root: Tensor) -> float | None:
-    """Return the value of a root that is one number on the CPU."""
+    """Return the value of a root that is a real scalar on the CPU; None for other roots."""
     plain = type(root) is Tensor and root.is_cpu and root.numel() == 1
     return root.item() if plain and not root.is_complex() else None

@@ -1,4 +1,4 @@
-"""Traces the clipping of gradients by PyTorch's functions, also if they were imported by name."""
+"""Traces PyTorch's functions that clip gradients, also if the program imported them by name."""
 
 import math
 from collections.abc import Callable
@@ -19,9 +19,9 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class _Before(NamedTuple):
-    """The gradients before clipping."""
+    """State of the gradients before they are clipped."""
 
-    graded: list[Tensor]
+    with_grad: list[Tensor]
     already_used: list[Tensor]
     scaled: Refs
     exhausted: bool
@@ -41,7 +41,7 @@ class Clipping:
         self._report_clipped = stream.isolated("clipping of gradients", self._on_clipped)
 
     def install_always(self, patches: Patches) -> None:
-        """Install nothing for sampled tracing."""
+        """Do nothing: only full tracing needs this hook."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace the functions that PyTorch's decorator has wrapped."""
@@ -55,11 +55,11 @@ class Clipping:
             if not stream.active or _is_compiling() or program.is_other_thread():
                 return original(parameters, limit, *args, **options)
             exhausted = _is_exhausted(parameters)
-            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            before = self._inspect(given, exhausted)
+            tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            before = self._inspect(tensors, exhausted)
             if isinstance(parameters, GeneratorType):  # PyTorch warns if a generator is empty
-                given = (each for each in given)
-            result = original(given, limit, *args, **options)
+                tensors = (each for each in tensors)
+            result = original(tensors, limit, *args, **options)
             if before is not None:
                 self._report_clipped(kind, limit, result, before)
             return result
@@ -73,23 +73,23 @@ class Clipping:
         return clip_grad_norm_ if kind == "norm" else clip_grad_value_
 
     def _inspect_before(self, parameters: list[Tensor], exhausted: bool) -> _Before:
-        graded = [p for p in parameters if p.grad is not None]
+        with_grad = [p for p in parameters if p.grad is not None]
         is_used = self._windows.ledger.is_used
-        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.uncached_refs(graded)
-        return _Before(graded, [p for p in graded if is_used(p)], scaled, exhausted)
+        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.uncached_refs(with_grad)
+        return _Before(with_grad, [p for p in with_grad if is_used(p)], scaled, exhausted)
 
     def _on_clipped(self, kind: str, limit: Any, result: Any, before: _Before) -> None:
         refs = self._stream.registry.refs
         readable = isinstance(result, Tensor) and result.device.type == "cpu" and type(result) is Tensor
         if before.already_used:
-            self._windows.ledger.on_step(before.already_used)  # still used, in another version
+            self._windows.ledger.on_step(before.already_used)  # clipping changed their version
         self._stream.emit(
             GradientsClipped(
                 location=user_location(),
                 kind=kind,
                 limit=float(limit),
                 measured=float(result) if readable else None,
-                parameters=refs(before.graded),
+                parameters=refs(before.with_grad),
                 already_used=refs(before.already_used),
                 scaled=before.scaled,
                 only_measured=math.isinf(float(limit)),
@@ -101,5 +101,5 @@ class Clipping:
 def _is_exhausted(parameters: Any) -> bool:
     """Return True for an exhausted generator, also within ``filter`` or ``map``."""
     while type(parameters) in (filter, map):
-        parameters = parameters.__reduce__()[1][-1]  # its source
+        parameters = parameters.__reduce__()[1][-1]  # the iterable that is filtered or mapped
     return isinstance(parameters, GeneratorType) and parameters.gi_frame is None

@@ -1,4 +1,4 @@
-"""Traces functional dropout: whether it is applied, and whether the call passes the mode of its module."""
+"""Traces functional dropout: whether it is applied, and whether the call passes the mode of a module."""
 
 import ast
 import sys
@@ -22,11 +22,11 @@ from trueloop.tracing.user_location import is_user_code
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
-"""Functions whose ``training`` defaults to True; that of ``alpha_dropout`` defaults to False."""
+"""Functions whose ``training`` defaults to True, unlike that of ``alpha_dropout``."""
 TRAINING: Final = 2  # position of ``training`` among the parameters
 
 BY_MODE: Final = "by mode"
-"""A call with ``training=self.training``, or of another module."""
+"""Kind of a call that passes the mode of a module, such as ``training=self.training``."""
 
 WORDS: Final = ("functional", "dropout")  # a file without these words calls no functional dropout
 
@@ -36,12 +36,12 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class Dropouts:
     """Emits `DropoutWithoutTrainingFlag` during full tracing, and records where dropout depends on its module's mode.
 
-    PyTorch's functions are replaced only in programs whose models call one of them without ``training`` or by a mode,
-    and remain replaced: dynamo recompiles whatever contains a function that changes. The ``training`` argument is read
-    from the source of the call, once for each line.
+    PyTorch's functions are replaced only if a model calls one of them without ``training`` or with a module's mode, and
+    they remain replaced, since dynamo recompiles code whose functions change. The ``training`` argument is read from
+    the source code of the call, once for each line.
 
-    Cost: in other programs 10 us, once, for each line of a file that names functional dropout and defines a module. In
-    those 0.6 us for each call, and 15 us for a fully traced one without the flag.
+    Cost: once 10 us for each line of a file that names functional dropout and defines a module. If the functions are
+    replaced, 0.6 us for each call, and 15 us for a fully traced call without the flag.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
@@ -49,20 +49,20 @@ class Dropouts:
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._patches: Patches | None = None
-        """Replaces PyTorch's functions; None once they are replaced."""
+        """Used to replace PyTorch's functions; None once they are replaced."""
         self._checked_models: WeakIdDict[nn.Module, bool] = WeakIdDict()
         self._irrelevant_files: set[str] = set()
-        """Files without such a call."""
+        """Files without a call that is traced."""
         self._call_kinds: dict[CodePosition, str] = {}
-        """Position of a call -> the function, if the call has no flag; `BY_MODE`; "" = unknown."""
+        """Position of a call -> its kind, as returned by `_kind`; "" = not traced."""
         self._latest_inputs: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
-        """Position of a call without a flag -> batch and input of its latest execution."""
+        """Position of a call without a flag -> batch number and input of its latest execution."""
         self._trace_call = stream.isolated("functional dropout", self._on_call)
         self.on_new_model: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._check_source)
-        """Called with each model at its first call."""
+        """Function to be called with each model at the model's first call."""
 
     def install_always(self, patches: Patches) -> None:
-        """Install nothing yet; forget earlier watches."""
+        """Forget earlier watches; the functions are replaced when a called model uses them."""
         self._patches = patches
         self._checked_models.clear()
         self._irrelevant_files.clear()
@@ -70,10 +70,10 @@ class Dropouts:
         self._latest_inputs.clear()
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _check_source(self, model: nn.Module) -> None:
-        """Check at a model's first call whether its source calls functional dropout without its mode, or by it."""
+        """Replace functional dropout if the source code of a newly called model uses it in a way that is traced."""
         if self._patches is None or self._checked_models.get(model):
             return
         self._checked_models.put(model, True)
@@ -97,7 +97,7 @@ class Dropouts:
         stream, program, known, trace_call = self._stream, self._program, self._call_kinds, self._trace_call
 
         def dropout(*args: Any) -> Any:
-            # Checked first, so that dynamo sees no other internal code.
+            # This condition comes first, so that dynamo sees no other internal code.
             if (
                 args[TRAINING] is True
                 and not _is_compiling()
@@ -112,12 +112,12 @@ class Dropouts:
 
         return dropout
 
-    def _on_call(self, frame: FrameType, given: Any, probability: Any) -> None:
+    def _on_call(self, frame: FrameType, tensor: Any, probability: Any) -> None:
         call = CodePosition(frame.f_code, frame.f_lasti)
         function = self._call_kinds.get(call)
         if function is None:
             function = self._call_kinds[call] = _classify_call(frame)
-        if not function or self._program.backward_depth or not isinstance(given, Tensor):
+        if not function or self._program.backward_depth or not isinstance(tensor, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
             return
@@ -128,7 +128,7 @@ class Dropouts:
         if module is None:
             return
         batch, before = self._latest_inputs.get(call, (-1, None))
-        self._latest_inputs[call] = self._program.batch, weakref.ref(given)
+        self._latest_inputs[call] = self._program.batch, weakref.ref(tensor)
         self._stream.emit(
             DropoutWithoutTrainingFlag(
                 location=call,
@@ -136,14 +136,14 @@ class Dropouts:
                 training=module.training,
                 function=function,
                 probability=float(probability),
-                values=given.numel(),
-                input_repeated=batch == self._program.batch and before is not None and before() is given,
+                input_elements=tensor.numel(),
+                input_repeated=batch == self._program.batch and before is not None and before() is tensor,
             )
         )
 
 
 def _classify_call(frame: FrameType) -> str:
-    """Return the kind of the call that a frame is at: see `_kind`."""
+    """Return the kind of the call that a frame is executing: see `_kind`."""
     call = call_at(frame) if is_user_code(frame.f_code) else None
     if call is None:
         return ""
@@ -153,7 +153,7 @@ def _classify_call(frame: FrameType) -> str:
 
 
 def _kind(call: ast.Call, space: dict[str, Any]) -> str:
-    """Return the PyTorch function of a call without the flag; `BY_MODE` for a call with the module's mode; else ""."""
+    """Return the function's name if a call does not pass the flag, `BY_MODE` if it passes a module's mode, else ""."""
     function = resolve_global(call.func, space)
     if not any(function is each for each in FUNCTIONS):
         return ""
@@ -166,7 +166,7 @@ def _kind(call: ast.Call, space: dict[str, Any]) -> str:
 
 
 def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the files of a user class and its user base classes, with their global names."""
+    """Yield the files of a user class and its user base classes, with the global variables of each file."""
     for each in kind.__mro__:
         for function in vars(each).values():
             if isinstance(function, FunctionType) and is_user_code(function.__code__):
@@ -178,20 +178,21 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _enclosing_module(frame: FrameType | None) -> nn.Module | None:
-    """Return the module whose forward a frame runs in, the innermost.
+    """Return the innermost module whose forward a frame runs in.
 
-    None if a condition in any forward decides whether the frame runs, since that may switch the dropout.
+    None if the frame runs under a condition in some forward, since the condition may switch the dropout off.
     """
     inner: FrameType | None = None
-    passed: list[FrameType] = []
-    certain = 0
+    frames: list[FrameType] = []
+    frames_in_forward = 0
     while frame is not None and frame.f_code.co_name != "<module>":
-        passed.append(frame)
+        frames.append(frame)
         if frame.f_code.co_name == "forward":
-            inner, certain = inner or frame, len(passed)
+            inner, frames_in_forward = inner or frame, len(frames)
         frame = frame.f_back
     if inner is None:
         return None
-    if any(is_user_code(each.f_code) and is_conditional(each.f_code, each.f_lasti) for each in passed[:certain]):
+    frames = frames[:frames_in_forward]
+    if any(is_user_code(each.f_code) and is_conditional(each.f_code, each.f_lasti) for each in frames):
         return None
     return owner_of(inner)

@@ -1,4 +1,4 @@
-"""Traces models that are traced or exported, and whether the result is saved."""
+"""Traces calls that trace or export a model, and whether the result is saved."""
 
 import sys
 import weakref
@@ -21,7 +21,7 @@ _ONNX: Final = "torch.onnx."
 
 
 class _Recorded(NamedTuple):
-    """The state of a model when it was recorded."""
+    """The state of a model when it was traced or exported."""
 
     model: Ref
     how: str
@@ -45,7 +45,7 @@ class Exports:
         self._report_saved = stream.isolated("written exports", self._on_saved)
 
     def install_always(self, patches: Patches) -> None:
-        """Install everything, since these calls are rare."""
+        """Replace all functions, since calls of them are rare."""
         self._recorded.clear()
         patches.replace(torch.jit, "trace", self._recording("torch.jit.trace"))
         patches.replace(torch.export, "export", self._recording("torch.export.export"))
@@ -55,7 +55,7 @@ class Exports:
                 patches.replace(kind, name, self._saving)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _recording(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
@@ -85,7 +85,7 @@ class Exports:
         return save
 
     def _inspect_model(self, model: Any, how: str) -> _Recorded | None:
-        """Record the modes of a model before it is traced, which may change them."""
+        """Record the modes of a model before it is exported, since the export may change them."""
         if not isinstance(model, nn.Module):
             return None
         dropout = batchnorm = False
@@ -100,7 +100,7 @@ class Exports:
     def _remember(self, result: Any, recorded: _Recorded) -> None:
         try:
             self._recorded[result] = recorded
-        except TypeError:  # the result cannot be weakly referenced, and cannot be saved either
+        except TypeError:  # a result that cannot be weakly referenced cannot be saved either
             return
 
     def _on_saved(self, result: Any, recorded: _Recorded | None) -> None:

@@ -1,7 +1,7 @@
-"""Traces calls of ``model.forward(x)`` that should be calls of the model.
+"""Traces calls of ``model.forward(x)`` that should be ``model(x)``.
 
-Such a call cannot be hooked. But its submodules are then called as outermost modules, and the stack shows the
-``forward`` of another module without its ``__call__``.
+A call of ``forward`` cannot be hooked. But it calls the submodules as outermost modules, and then the ``forward`` of
+another module is on the stack without its ``__call__``.
 """
 
 import sys
@@ -24,17 +24,17 @@ HOOKS: Final = {
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
-FIRST_CALLS: Final = 4  # calls at a line that are all checked
-CALL_INTERVAL: Final = 16  # of the following calls, one in this many is checked
-MAX_LINES: Final = 1024  # lines that are distinguished
+FIRST_CALLS: Final = 4  # first calls at a line, which are all checked
+CALL_INTERVAL: Final = 16  # calls between two checks after the first calls at a line
+MAX_LINES: Final = 1024  # lines whose calls are counted
 _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009 - private to torch
 _RELEVANT_NAMES: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 
 
 class ForwardBypasses:
-    """Emits `ForwardBypassed`; checks after each call of an outermost module during full tracing.
+    """Emits `ForwardBypassed`; checks calls of outermost modules during full tracing.
 
-    A line without such a call is checked less often after a few calls.
+    A line without a direct call of ``forward`` is checked less often after a few calls.
 
     Cost: 0.05 us for each frame on the stack up to the module level, and 10 us if ``forward`` was called directly.
     """
@@ -46,11 +46,11 @@ class ForwardBypasses:
         """Line that calls a model -> number of normal calls in a row."""
 
     def reset(self) -> None:
-        """Check every line often again, in another stretch or another program."""
+        """Forget all lines, so that their first calls are checked again."""
         self._normal_calls.clear()
 
     def check(self, location: CodePosition | None) -> None:
-        """Check how the module that has just run at a line was called."""
+        """Check how the module was called that has just returned to a line."""
         self._normal_calls[location] = normal = self._normal_calls.get(location, -1) + 1
         if (normal >= FIRST_CALLS and normal % CALL_INTERVAL) or not torch.is_grad_enabled():
             return
@@ -89,9 +89,9 @@ class ForwardBypasses:
 
 
 def _forward_frames() -> list[FrameType]:
-    """Return the frames of functions named ``forward``, innermost first; [] if a module was called around them.
+    """Return the frames of functions named ``forward``, innermost first; [] if a module's ``__call__`` is running.
 
-    Called by `check` within an isolated handler: all frames up to there are internal.
+    `check` calls this within an isolated handler, and the frames of these three are skipped.
     """
     found: list[FrameType] = []
     frame: Any = sys._getframe(ISOLATED_CALLER_DEPTH)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

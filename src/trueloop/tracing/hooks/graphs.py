@@ -1,7 +1,7 @@
-"""Traces graphs that outlive their update, and the variables that hold them.
+"""Traces graphs that are still in memory after their update, and the variables that hold them.
 
-During full tracing a marker is put on the graph of each model output; it is freed with the graph. If, many updates
-later, every graph of several updates is still alive, the program holds them, and their number grows with the run.
+During full tracing a marker is put on the graph of each model output, and is freed with the graph. If the graphs of
+several updates are all still in memory many updates later, the program holds them, and their number grows.
 """
 
 import gc
@@ -17,11 +17,11 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_AGE: Final = 20  # updates; no correct program holds graphs of so many updates
-MIN_UPDATES: Final = 8  # different updates whose graphs are alive
+MIN_AGE: Final = 20  # updates; no correct program holds graphs for so long
+MIN_UPDATES: Final = 8  # updates whose graphs are all in memory before an event is emitted
 KEY: Final = "trueloop"
-MAX_NODES: Final = 20_000  # searched for a marker: a running total leads through every graph since the first
-MAX_MARKERS: Final = 256  # before markers of freed graphs are dropped
+MAX_NODES: Final = 20_000  # nodes searched for a marker, as a running total contains every graph since the first
+MAX_MARKERS: Final = 256  # number of markers from which on those of freed graphs are dropped
 
 
 class _Marker:
@@ -32,7 +32,7 @@ class _Marker:
 
 
 class _Markers:
-    """The markers on graphs of one kind, and which of them are alive."""
+    """The markers on graphs of one kind (of outputs, or of parameters), and which of them are in memory."""
 
     def __init__(self) -> None:
         self.alive: set[weakref.ref[_Marker]] = set()
@@ -42,19 +42,19 @@ class _Markers:
         self._limit = MAX_MARKERS
 
     def put(self, node: Any, update: int, location: CodePosition | None, name: str = "") -> None:
-        """Mark a graph, unless it is marked already."""
+        """Put a marker on a graph that has none."""
         if node is None or KEY in node.metadata:
             return
         node.metadata[KEY] = marker = _Marker()
         marker.update = update
-        reference = weakref.ref(marker, self.alive.discard)  # no Python code runs where a graph is freed
+        reference = weakref.ref(marker, self.alive.discard)  # a method of a set, so freeing a graph runs no Python code
         self.alive.add(reference)
         self.created[reference] = (update, location, name)
         if len(self.created) > self._limit:
             self._drop_freed(update - MIN_AGE)
 
     def find_all_alive(self, latest: int) -> list[weakref.ref[_Marker]]:
-        """Return the markers up to an update if all of them are alive, and more than reported before."""
+        """Return the markers up to an update if all are in memory, and of many more updates than reported."""
         old = self._up_to(latest)
         alive = [marker for marker in old if marker in self.alive]
         updates = {self.created[marker][0] for marker in alive}
@@ -67,13 +67,13 @@ class _Markers:
         return alive if all(marker in self.alive for marker in old) else []
 
     def _drop_freed(self, latest: int) -> None:
-        """Drop markers of freed graphs, except one for each update and one for all old updates."""
-        reference = set[int]()
+        """Drop markers of freed graphs, except one for each update and one for all old updates together."""
+        retained_updates = set[int]()
         for marker, (update, *_) in list(self.created.items()):
             if marker not in self.alive:
-                if max(update, latest) in reference:
+                if max(update, latest) in retained_updates:
                     del self.created[marker]
-                reference.add(max(update, latest))
+                retained_updates.add(max(update, latest))
         self._limit = max(MAX_MARKERS, 2 * len(self.created))
 
     def _up_to(self, latest: int) -> list[weakref.ref[_Marker]]:
@@ -83,8 +83,8 @@ class _Markers:
 class Graphs:
     """Emits `GraphsAlive`, also during sampled tracing.
 
-    Cost: 4 us for each fully traced call of a model; otherwise 0.1 us per update. Once, if all graphs that should be
-    freed are alive, a run of the garbage collector and a search of up to 0.25 s.
+    Cost: 4 us for each fully traced call of a model, and 0.1 us per update in sampled tracing. If all old graphs are in
+    memory, once a garbage collection and a search of up to 0.25 s.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
@@ -93,7 +93,7 @@ class Graphs:
         self._stream = stream
         self._outputs, self._parameters = _Markers(), _Markers()
         self._first_parameters = WeakIdDict[nn.Module, weakref.ref[Tensor]]()
-        """First parameter of each model."""
+        """Model -> its first parameter."""
         self._add_markers = stream.isolated_inner("graphs", self._mark_graphs)
         self._check = stream.isolated("graphs", self._check_markers)
 
@@ -111,7 +111,7 @@ class Graphs:
             self._stream.periodic_checks.remove(self._periodic_check)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _on_model_called(self, event: ModelCalled) -> None:
         if not event.recomputed:
@@ -130,7 +130,7 @@ class Graphs:
             first = next(iter(event.live_module.parameters()), None)  # an overridden parameters() may return a list
             if first is not None:
                 self._first_parameters.put(event.live_module, weakref.ref(first))
-        if first is not None and first.grad_fn is not None:  # computed from other tensors, as an average is
+        if first is not None and first.grad_fn is not None:  # computed from other tensors, such as a moving average
             name, _ = next(iter(event.live_module.named_parameters()))
             self._parameters.put(first.grad_fn, event.update, event.location, f"{name} of {event.model.name}")
 
@@ -155,7 +155,7 @@ class Graphs:
         )
 
     def _is_old(self, node: Any) -> bool:
-        """Return True if a graph contains the marker of an old one."""
+        """Return True if a graph contains the marker of an old graph."""
         latest = self._stream.update - MIN_AGE
         queue, seen, index = [node], {node}, 0
         while index < len(queue) and index < MAX_NODES:
@@ -171,7 +171,7 @@ class Graphs:
 
 
 def _graph(output: Any, depth: int = 3) -> Any:
-    """Return the graph node of the first tensor in a model's output that has one."""
+    """Return the last graph node of the first tensor in a model's output that has a graph."""
     if isinstance(output, Tensor):
         return output.grad_fn
     if depth and isinstance(output, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""Traces DataLoaders: batches, their order, and the time spent waiting for them."""
+"""Traces DataLoaders: their batches, the order of samples, and the time spent waiting for batches."""
 
 import dis
 import random
@@ -54,13 +54,13 @@ _WORKER_AWARE: Final = frozenset({"get_worker_info", "manual_seed", "seed", "set
 
 
 def find_generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
-    """Yield each generator that a dataset, or a transform in it, owns and uses for every sample.
+    """Yield each random generator of a dataset, or of its transforms, that is used for every sample.
 
     Code that calls ``get_worker_info``, seeds, or creates its generator again is left out: it distinguishes its workers
     or samples itself.
 
     Yields:
-        Path, class name, and the code that uses the generator.
+        Attribute path and class name of the generator, and the code that uses it.
     """
     owners = [("dataset", dataset, "__iter__" if isinstance(dataset, IterableDataset) else "__getitem__")]
     for name, value in list(getattr(dataset, "__dict__", {}).items()):
@@ -88,7 +88,7 @@ def _is_generator(value: Any) -> bool:
 
 
 def _reachable_code(kind: type, entry: str) -> Iterator[CodeType]:
-    """Yield the code of a method and of the methods of the same class that it refers to."""
+    """Yield the code of a method, and of the methods of the class to which this code refers."""
     pending, seen = [entry], {entry}
     while pending:
         function = getattr(kind, pending.pop(), None)
@@ -102,13 +102,13 @@ def _reachable_code(kind: type, entry: str) -> Iterator[CodeType]:
                 pending.append(name)
 
 
-_MAX_DEPTH: Final = 4  # nested samplers that are followed
+_MAX_DEPTH: Final = 4  # levels of nested samplers that are searched
 _SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _SHUFFLING_NAME: Final = "accelerate.data_loader.SeedableRandomSampler"  # also used by the Hugging Face Trainer
 
 
 def sampler_order(loader: Any) -> tuple[str, bool | None]:
-    """Return the class name of the sampler, and whether it shuffles; None = unknown, for a custom sampler."""
+    """Return the class name of the sampler, and whether it shuffles; None = unknown, as for a custom sampler."""
     batches = loader.batch_sampler
     if batches is not None and type(batches) is not BatchSampler:
         return type(batches).__name__, None
@@ -121,7 +121,7 @@ def sampler_order(loader: Any) -> tuple[str, bool | None]:
 
 
 def distributed_sampler(loader: Any) -> Any:
-    """Return the DistributedSampler that shuffles a loader, also within batch samplers, or None."""
+    """Return the DistributedSampler that shuffles a loader, searched within batch samplers too, or None."""
     for first in (loader.sampler, loader.batch_sampler):
         sampler: Any = first
         for _ in range(_MAX_DEPTH):
@@ -135,12 +135,12 @@ def distributed_sampler(loader: Any) -> Any:
 
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-ITERATOR_KEY: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied
+ITERATOR_KEY: Final = "_trueloop_pass"  # attribute that is set on PyTorch's iterator, which cannot be pickled or copied
 
 
 @dataclass(slots=True, kw_only=True)
 class _Loader:
-    """Properties of a loader at its first start; PyTorch does not allow changing them later."""
+    """Properties of a loader at its first start, which PyTorch does not allow to be changed later."""
 
     ref: Ref
     dataset: Ref | None
@@ -150,9 +150,9 @@ class _Loader:
     distributed: bool
     is_iterable: bool
     epoch: int = -1
-    """Latest epoch."""
+    """Index of the latest epoch, from 0; -1 = the loader was not started yet."""
     length: tuple[int, int] = (-1, 0)
-    """Number of samples, and the number of batches computed from it."""
+    """Number of samples, and the number of batches that PyTorch computed for it."""
 
 
 class Loaders:
@@ -176,18 +176,18 @@ class Loaders:
         self._loaders = WeakIdDict[Any, _Loader]()
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition] = weakref.WeakKeyDictionary()
         self._starting_pass: LoaderPass | None = None
-        """The pass whose iterator is being created; its workers get indices before that is done."""
+        """The pass whose iterator is being created; its constructor already requests indices for the workers."""
         self._orders_read, self._order_patches = 0, Patches()
-        """Number of passes whose order is being read, including abandoned ones, and the patches that read it."""
+        """Number of passes whose order is being read, including abandoned ones, and the patches that read orders."""
         self._finished_pass: LoaderPass | None = None
-        """The latest pass, if all its batches were returned and no further one was requested."""
+        """The latest pass, if it has returned all its batches and the program has not requested one more."""
         self._comparison = LoaderComparison(stream)
         self._end_finished = stream.isolated("ends of loaders", self._end_finished_pass)
         self._report_epoch = stream.isolated("epochs of distributed samplers", self._on_epoch)
         stream.on_detach.append(self._end_finished)
 
     def install_always(self, patches: Patches) -> None:
-        """Replace what is needed for every start, end and batch, and for the first indices of each epoch."""
+        """Replace the methods that create or start a loader, or return a batch."""
         self._comparison, self._orders_read, self._finished_pass = LoaderComparison(self._stream), 0, None
         if not hasattr(_ITERATOR, "_next_index"):
             raise AttributeError("DataLoader has no _next_index, by which orders are read")
@@ -202,15 +202,15 @@ class Loaders:
         self._order_patches.restore()
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _replace_init(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
 
         def remember(loader: Any) -> None:
-            place = user_location()
-            if place is not None:
-                self._made_at[stream.registry.ref(loader)] = place
+            location = user_location()
+            if location is not None:
+                self._made_at[stream.registry.ref(loader)] = location
 
         remember = stream.isolated("locations of loaders", remember)
 
@@ -224,10 +224,10 @@ class Loaders:
     def _replace_subset(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
 
-        def made(subset: Any) -> None:
+        def record(subset: Any) -> None:
             self._comparison.on_subset_created(subset)
 
-        remember = stream.isolated("subsets", made)
+        remember = stream.isolated("subsets", record)
 
         def __init__(subset: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(subset, *args, **options)
@@ -248,9 +248,7 @@ class Loaders:
                 iterator = original(loader)
             finally:
                 self._starting_pass = None
-            if started is not None and isinstance(
-                iterator, _ITERATOR
-            ):  # the program may have replaced the iterator's class
+            if started is not None and isinstance(iterator, _ITERATOR):  # a subclass may return another iterator
                 setattr(iterator, ITERATOR_KEY, started)
             return iterator
 
@@ -258,23 +256,23 @@ class Loaders:
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
-        ordered = stream.isolated("the order of samples", self._on_indices)
+        record_indices = stream.isolated("the order of samples", self._on_indices)
 
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
             if self._orders_read and stream.active:
                 current = self._starting_pass or getattr(iterator, ITERATOR_KEY, None)
                 if current is not None and current.order is not None:
-                    ordered(current, indices)
+                    record_indices(current, indices)
             return indices
 
         return _next_index
 
     def _replace_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
-        drawn = stream.isolated("batches", self._on_batch)
-        ended = stream.isolated("ends of loaders", self._on_end)
-        unknown, switch_pass = self._pass_of_unknown, self._switch_pass
+        report_batch = stream.isolated("batches", self._on_batch)
+        report_end = stream.isolated("ends of loaders", self._on_end)
+        make_pass, switch_pass = self._make_late_pass, self._switch_pass
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.active:
@@ -282,12 +280,12 @@ class Loaders:
             try:
                 current: LoaderPass = iterator._trueloop_pass  # noqa: SLF001
             except AttributeError:
-                current = unknown(iterator)
+                current = make_pass(iterator)
             start = perf_counter()
             try:
                 batch = original(iterator)
             except StopIteration:
-                ended(current)
+                report_end(current)
                 raise
             wait_s = perf_counter() - start
             if program.loader_pass is current:
@@ -295,7 +293,7 @@ class Loaders:
             else:
                 switch_pass(current, start, wait_s)
             if stream.full_tracing or current.inspect_batches:
-                drawn(current, batch, wait_s)
+                report_batch(current, batch, wait_s)
             current.index = index = current.index + 1
             if index == current.length:
                 self._finished_pass = current
@@ -303,19 +301,15 @@ class Loaders:
 
         return __next__
 
-    def _pass_of_unknown(self, iterator: Any) -> LoaderPass:
-        """Return a pass for an iterator that was created before the watch."""
-        current = LoaderPass(
-            loader=self._stream.registry.ref(iterator),
-            dataset=None,
-            epoch=0,
-            backward_count_at_start=self._stream.backward_count,
-        )
+    def _make_late_pass(self, iterator: Any) -> LoaderPass:
+        """Create the pass of an iterator that was created before the watch."""
+        ref, start = self._stream.registry.ref(iterator), self._stream.backward_count
+        current = LoaderPass(loader=ref, dataset=None, epoch=0, backward_count_at_start=start)
         setattr(iterator, ITERATOR_KEY, current)
         return current
 
     def _switch_pass(self, current: LoaderPass, start_s: float, wait_s: float) -> None:
-        """Record that the newest batch came from another pass than the previous one."""
+        """Record that the latest batch came from another pass than the batch before."""
         if self._finished_pass is not None:
             self._end_finished()
         self._program.set_loader_pass(current)
@@ -334,21 +328,14 @@ class Loaders:
         stream.request_full_tracing()
         ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
         current = LoaderPass(
-            loader=ref,
-            dataset=known.dataset,
-            epoch=epoch,
-            backward_count_at_start=stream.backward_count,
-            sampler=sampler,
-            shuffles=shuffles,
-            workers=loader.num_workers,
-            made_at=known.made_at,
-            location=user_location(),
-            distributed=distributed_sampler(loader) if known.distributed else None,
-        )
+            loader=ref, dataset=known.dataset, epoch=epoch, backward_count_at_start=stream.backward_count,
+            sampler=sampler, shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at,
+            location=user_location(), distributed=distributed_sampler(loader) if known.distributed else None,
+        )  # fmt: skip
         if shuffles is not None and not known.is_iterable:
             current.length = _length(known, loader)
             if shuffles:
-                if stream.full_tracing:  # an order is only useful together with its steps
+                if stream.full_tracing:  # an order is only useful if the steps of the epoch are traced too
                     current.order = FirstIndices()
                     self._change_orders_read(1)
                 if getattr(loader.sampler, "generator", None) is None:
@@ -420,10 +407,10 @@ class Loaders:
                 samples=copies.samples, made_at=current.made_at,
             ))  # fmt: skip
 
-    def _change_orders_read(self, more: int) -> None:
-        """Change the number of passes whose order is read; the patch, which slows down every batch, is removed at 0."""
+    def _change_orders_read(self, change: int) -> None:
+        """Change the number of passes whose order is read; 0 removes the patch, which slows down every batch."""
         with self._stream.lock:
-            before, self._orders_read = self._orders_read, self._orders_read + more
+            before, self._orders_read = self._orders_read, self._orders_read + change
             if not before and self._stream.active:
                 self._order_patches.replace(_ITERATOR, "_next_index", self._next_index)
             elif not self._orders_read:
@@ -457,9 +444,9 @@ class Loaders:
         ))  # fmt: skip
 
     def _end_finished_pass(self) -> None:
-        """End a pass whose batches were all returned, once the program turns to another loader.
+        """End a pass that has returned all its batches, when the program starts or uses another loader.
 
-        Libraries that count the batches, as Lightning and Ignite do, never request one more than there are.
+        Libraries that count batches, as Lightning and Ignite do, never request one more, so nothing marks the end.
         """
         if self._finished_pass is not None:
             self._on_end(self._finished_pass)
@@ -471,42 +458,40 @@ class Loaders:
         if current.ended:
             return
         current.ended = True
-        stream, place = self._stream, user_location()
-        backwards, pending = (
-            stream.backward_count - current.backward_count_at_start,
-            stream.backward_count - stream.backward_count_at_step,
-        )
+        stream, location = self._stream, user_location()
+        backwards = stream.backward_count - current.backward_count_at_start
+        pending = stream.backward_count - stream.backward_count_at_step
         if not self._program.is_other_thread():  # a prefetching thread must not read gradients
-            record_leftover(stream, self._program, current.loader, current.index, backwards, place)
+            record_leftover(stream, self._program, current.loader, current.index, backwards, location)
         self._report_order(current)
         if current.blocks is not None:
             self._report_sorted_labels(current, current.blocks)
         stream.emit(LoaderExhausted(
-            location=place, loader=current.loader, epoch=current.epoch, batches=current.index,
-            pending_backwards=pending, batches_with_backward=backwards,
+            location=location, loader=current.loader, epoch=current.epoch, batches=current.index,
+            pending_backwards=pending, backwards=backwards,
             wait_s=current.wait_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
         ))  # fmt: skip
 
     def _report_sorted_labels(self, current: LoaderPass, blocks: LabelBlocks) -> None:
-        for column, values, shortest in blocks.sorted_columns():
+        for column, distinct_values, smallest_block in blocks.sorted_columns():
             self._stream.emit(SortedLabels(
                 location=current.made_at or current.location, loader=current.loader, epoch=current.epoch,
-                column=column, distinct_values=values, smallest_block=shortest, samples=blocks.samples,
+                column=column, distinct_values=distinct_values, smallest_block=smallest_block, samples=blocks.samples,
                 batch_size=blocks.batch_size, looks_like_time_series=blocks.looks_like_time_series,
             ))  # fmt: skip
 
 
 def _length(known: _Loader, loader: Any) -> int:
-    """Return the number of batches, which takes PyTorch longer to compute than the number of samples."""
+    """Return the number of batches, which is slow to compute, so only again if the number of samples has changed."""
     samples = len((loader if loader.batch_sampler is None else loader.batch_sampler).sampler)
     if known.length[0] != samples:
         known.length = samples, len(loader)
     return known.length[1]
 
 
-def _weak_ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:
+def _weak_ref(make_ref: Callable[[Any], Ref], value: Any) -> Ref | None:
     try:
-        return of(thing)
+        return make_ref(value)
     except TypeError:  # a list or a numpy array cannot be weakly referenced
         return None

@@ -1,7 +1,7 @@
 """Records the lines that compute losses, during full tracing.
 
-A loss is recognised in the graph, which has neither its line nor the shapes of its input and target before expansion.
-So the replaced loss functions store both in the metadata of the node they made, which is freed with the graph.
+A loss is recognised in the graph, which contains neither its line nor the shapes of its input and target before
+broadcasting. So the replaced loss functions store both in the metadata of the loss's node, freed with the graph.
 """
 
 import importlib
@@ -32,7 +32,7 @@ LOSSES: Final = (
     F.ctc_loss,
 )
 ASYMMETRIC: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_with_logits"))
-"""Losses that change their meaning when input and target are swapped, and raise no error."""
+"""Losses that give another value when input and target are swapped, without raising an error."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
@@ -50,10 +50,10 @@ class LossLines:
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._record_call = stream.isolated("the lines of losses", _record_call)
-        self._check_arguments = stream.isolated("what losses are given", self._on_asymmetric_loss)
+        self._check_arguments = stream.isolated("arguments of losses", self._on_asymmetric_loss)
 
     def install_always(self, patches: Patches) -> None:
-        """Install nothing for sampled tracing."""
+        """Do nothing: only full tracing needs this hook."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace PyTorch's loss functions."""
@@ -67,7 +67,8 @@ class LossLines:
 
         def loss(*args: Any) -> Any:
             result = original(*args)
-            if not _is_compiling() and stream.active and stream.full_tracing:  # dynamo must see no other internal code
+            # This condition comes first, so that dynamo sees no other internal code.
+            if not _is_compiling() and stream.active and stream.full_tracing:
                 if program.record_losses:
                     record(result, args)
                 if asymmetric:
@@ -77,22 +78,22 @@ class LossLines:
         return loss
 
     def _on_asymmetric_loss(self, function: str, result: Any, args: tuple[Any, ...]) -> None:
-        given, target, *_ = args
-        if type(given) is not Tensor or given.requires_grad or target.grad_fn is None or result.grad_fn is None:
+        first, target, *_ = args
+        if type(first) is not Tensor or first.requires_grad or target.grad_fn is None or result.grad_fn is None:
             return
-        read = given.is_cpu and target.is_cpu and given.numel() > 0 and not _transformed()
+        readable = first.is_cpu and target.is_cpu and first.numel() > 0 and not _transformed()
         self._stream.emit(
             LossArgumentsSwapped(
                 location=user_location(),
                 function=function,
-                input_is_binary=_is_binary(given) if read else None,
-                target_outside_unit_interval=bool(((target < 0) | (target > 1)).any()) if read else None,
+                input_is_binary=_is_binary(first) if readable else None,
+                target_outside_unit_interval=bool(((target < 0) | (target > 1)).any()) if readable else None,
             )
         )
 
 
 def _is_binary(values: Tensor) -> bool:
-    """Return True for zeros and ones; not for zeros alone, as a teacher's initial outputs may be."""
+    """Return True for zeros and ones, but not for zeros alone, which may be the first outputs of a teacher model."""
     return bool(((values == 0) | (values == 1)).all() and values.any())
 
 

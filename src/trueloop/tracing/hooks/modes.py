@@ -12,13 +12,13 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-MAX_REQUESTS: Final = 12  # mode changes per watch that start full tracing
+MAX_REQUESTS: Final = 12  # mode changes in one watch that start full tracing
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class Modes:
-    """Emits `ModeSet` always, and starts full tracing when a mode has changed.
+    """Emits `ModeSet` always, and starts full tracing when a mode changes.
 
     ``eval()`` calls ``train(False)``, and both recurse into all submodules: only the outermost call is traced.
 
@@ -29,7 +29,7 @@ class Modes:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._running = False
+        self._in_train = False
         self._requests = 0
         self._find_change = stream.isolated("modes", self._has_other_mode)
         self._report_mode = stream.isolated("modes", self._on_set)
@@ -40,20 +40,20 @@ class Modes:
         patches.replace(nn.Module, "train", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
 
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
-            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._running:
+            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._in_train:
                 return original(module, mode)
             changed = self._find_change(module, mode)
-            self._running = True
+            self._in_train = True
             try:
                 result = original(module, mode)
             finally:
-                self._running = False
+                self._in_train = False
             self._report_mode(module, mode, changed)
             return result
 

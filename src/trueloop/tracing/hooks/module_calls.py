@@ -1,4 +1,4 @@
-"""Traces calls of outermost modules, and what runs within them."""
+"""Traces calls of models, which are the outermost modules on the stack, and of suspicious modules within them."""
 
 import importlib
 import weakref
@@ -39,12 +39,12 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MAX_NODES: Final = 96  # operations before a model's output that are searched
+MAX_NODES: Final = 96  # searched operations, backwards from a model's output
 CAST: Final = "ToCopyBackward0"
 
 
 def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
-    """Return a leaf that was cast within a graph, and the cast's sequence number; None = none near the output.
+    """Return a leaf that was converted to another type near the output, and the conversion's sequence number; or None.
 
     Args:
         graphs: the last operations of a model, where the search starts.
@@ -65,8 +65,8 @@ def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
 
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
-MAX_UNDRAWN_CALLS: Final = 4  # calls without a random number, after which the generator's state is no longer recorded
-MAX_OUTPUTS: Final = 16  # tensors of an output that are inspected
+MAX_DETERMINISTIC_CALLS: Final = 4  # calls without a random number, after which the generator is no longer recorded
+MAX_OUTPUTS: Final = 16  # tensors in a model's output that are inspected
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
@@ -77,40 +77,40 @@ which is then copied for every node of every backward."""
 
 
 class _ModelState:
-    """One model that was called."""
+    """The recorded state of a model that was called."""
 
     __slots__ = (
         "batch",
+        "deterministic_calls",
         "freeze_attributes",
+        "graph_used",
         "optimizers_checked",
         "ref",
         "refs",
         "settings_checked",
         "training",
-        "undrawn_calls",
-        "used",
     )
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
         self.refs: Refs = NO_REFS
-        """Its parameters at the latest call."""
+        """Parameters of the model at its latest call."""
         self.batch = -1
-        """Number of batches at the latest call."""
-        self.used = False
-        """Its latest graph, made in eval mode, was run backward."""
+        """Number of batches that all loaders had returned at the latest call."""
+        self.graph_used = False
+        """Whether the graph of the latest call in eval mode was run backward."""
         self.settings_checked = False
-        """The settings of its layers were checked."""
-        self.undrawn_calls, self.training = 0, False
-        """Number of calls in a row without random numbers, in this mode."""
+        """Whether the settings of the layers were checked."""
+        self.deterministic_calls, self.training = 0, False
+        """Number of calls in a row without random numbers, and the mode in which they ran."""
         self.freeze_attributes: tuple[FreezeAttribute, ...] = ()
-        """Attributes on its modules and parameters that no code reads."""
+        """Attributes of the model's modules and parameters that no code reads."""
         self.optimizers_checked = 0
         """Number of known optimizers at the latest search for ``freeze_attributes``."""
 
 
 class _KnownSubmodules(NamedTuple):
-    """Known submodules of a model, by id: plain ones, and those that are inspected at each call."""
+    """Ids of the known submodules of a model: plain ones, and those that are inspected at each call."""
 
     root: weakref.ref[nn.Module]
     plain: set[int]
@@ -122,7 +122,7 @@ class _KnownSubmodules(NamedTuple):
 
 
 class ModuleCalls:
-    """Emits calls of models and suspicious properties of them during full tracing; also runs `ForwardBypasses`.
+    """Emits calls of models and their suspicious properties during full tracing; also runs `ForwardBypasses`.
 
     Cost: 10 us for each call of a model, and 0.5 us for each submodule.
     """
@@ -151,21 +151,21 @@ class ModuleCalls:
         self._root: nn.Module | None = None
         self._known_submodules: dict[int, _KnownSubmodules] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
-        """Plain submodules of the running model."""
+        """Ids of the plain submodules of the running model."""
         self._unregistered: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._running_thread = 0
-        """Thread of the running model."""
+        """Ident of the thread that runs the model."""
         self._pending: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], CodePosition | None, int]] = []
-        """Unregistered modules without a gradient so far, their model, line and thread number."""
+        """Unregistered modules without a gradient so far, each with its model, line and thread number."""
         self._layers = LayerCalls(stream, program)
         self._arguments: tuple[Any, ...] = ()
-        """Arguments of the running model."""
+        """Positional arguments of the running model."""
         self._models = WeakIdDict[nn.Module, _ModelState]()
         self._generator_recorded_at = (-1, -1)
-        """Updates and backwards when the generator's state was last recorded."""
+        """Numbers of updates and of backward passes when the generator's state was last recorded."""
 
     def install_always(self, patches: Patches) -> None:
-        """Install nothing for sampled tracing; forget earlier watches."""
+        """Forget earlier watches."""
         self._pending = []
         self._models.clear()
         self._generator_recorded_at = (-1, -1)
@@ -201,8 +201,8 @@ class ModuleCalls:
                 get_ident(),
             )
             self._arguments = args
-            held = self._known_submodules.get(id(module))
-            self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
+            known = self._known_submodules.get(id(module))
+            self._plain = known.plain if known is not None and known.root() is module else _NO_IDS
             start = perf_counter()
             try:
                 output = original(module, *args, **options)
@@ -217,12 +217,13 @@ class ModuleCalls:
         if isinstance(module, nn.RNNBase):
             self._layers.inspect(module, module, args, args)
         now, known = (self._stream.update, self._stream.backward_count), self._models.get(module)
-        draws = known is None or known.undrawn_calls < MAX_UNDRAWN_CALLS or known.training is not module.training
-        first, thread = draws and self._generator_recorded_at != now, self._program.thread_number()
-        call = record_call(module, args, options, *now, drawn=first, thread=thread)
+        is_deterministic = known is not None and known.deterministic_calls >= MAX_DETERMINISTIC_CALLS
+        may_draw = known is None or not is_deterministic or known.training is not module.training
+        record, thread = may_draw and self._generator_recorded_at != now, self._program.thread_number()
+        call = record_call(module, args, options, *now, record_generator=record, thread=thread)
         if call is not None:
             self._program.calls.append(call)
-            if first:
+            if record:
                 self._generator_recorded_at = now
         return call
 
@@ -232,9 +233,9 @@ class ModuleCalls:
         self._report_call(model, output, seconds)
         known = self._models.get(model)
         if known is not None and recorded is not None and recorded.generator is not None:
-            drawn = not torch.equal(recorded.generator, torch.default_generator.get_state())
-            before = known.undrawn_calls if known.training is model.training else 0
-            known.undrawn_calls, known.training = 0 if drawn else before + 1, model.training
+            is_random = not torch.equal(recorded.generator, torch.default_generator.get_state())
+            before = known.deterministic_calls if known.training is model.training else 0
+            known.deterministic_calls, known.training = 0 if is_random else before + 1, model.training
 
     def _report_call(self, model: nn.Module, output: Any, seconds: float) -> None:
         parameters, modes = parameters_and_modes(model)
@@ -255,14 +256,14 @@ class ModuleCalls:
             program.structure_changes += 1
             stream.registry.name_parameters(model)
         batch = program.batch
-        fresh, known.batch = known.batch != batch, batch
-        used, known.used = known.used, False
+        is_new_batch, known.batch = known.batch != batch, batch
+        previous_graph_used, known.graph_used = known.graph_used, False
         autocast = _autocast()
         if self._pending and not program.backward_depth:
             self._report_unregistered(model)
         graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
         grad_mode = torch.is_grad_enabled()
-        if grad_mode:  # not a teacher's
+        if grad_mode:  # not for a teacher model, which is called without gradients
             program.autocast = autocast
         location = user_location(ISOLATED_CALLER_DEPTH + 1)
         stream.emit(
@@ -278,13 +279,13 @@ class ModuleCalls:
                 has_graph=bool(graphs),
                 autocast=autocast,
                 recomputed=program.backward_depth > 0,
-                loader=program.loader if fresh else None,
+                loader=program.loader if is_new_batch else None,
                 parameters=refs,
                 seconds=seconds,
                 live_module=model,
                 output=output,
-                autocast_parameter=self._cast(graphs) if autocast and graphs else None,
-                previous_graph_used=used,
+                autocast_parameter=self._find_cast(graphs) if autocast and graphs else None,
+                previous_graph_used=previous_graph_used,
             )
         )
         if graphs and not program.backward_depth:
@@ -295,7 +296,7 @@ class ModuleCalls:
             _watch_backward(graphs, known)
 
     def _check_settings(self, model: nn.Module, known: _ModelState, modes: ModuleModes) -> None:
-        """Check layer settings once; check freezing for each new optimizer, and again if it was ineffective."""
+        """Check layer settings once, and freezing after each new optimizer, or as long as it has no effect."""
         stream, registry = self._stream, self._stream.registry
         if not known.settings_checked and modes.batchnorm:
             known.settings_checked = True
@@ -310,10 +311,8 @@ class ModuleCalls:
                     location=user_location(), module=registry.ref(found.first), model=known.ref, epsilon=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
-        if (
-            known.optimizers_checked == self._program.optimizers_seen and not known.freeze_attributes
-        ):  # without an optimizer nothing is trained
-            return
+        if known.optimizers_checked == self._program.optimizers_seen and not known.freeze_attributes:
+            return  # also before the first optimizer, without which nothing is trained
         before, known.optimizers_checked = known.freeze_attributes, self._program.optimizers_seen
         known.freeze_attributes = tuple(
             FreezeAttribute(each.attribute, each.value, tuple(each.names), each.modules, registry.refs(each.parameters))
@@ -324,7 +323,7 @@ class ModuleCalls:
                 IneffectiveFreeze(location=user_location(), model=known.ref, attributes=known.freeze_attributes)
             )
 
-    def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
+    def _find_cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = find_weight_cast(graphs)
         return found and (self._stream.registry.parameter_ref(found[0]), found[1])
 
@@ -350,16 +349,16 @@ class ModuleCalls:
         self._pending.append((weakref.ref(module), weakref.ref(root), user_location(), self._program.thread_number()))
 
     def _report_unregistered(self, model: nn.Module) -> None:
-        """Report unregistered modules with gradients; modules that are random on purpose never have any."""
-        waiting, self._pending = self._pending, []
-        own_thread = self._program.thread_number()  # gradients of other threads are not touched
-        for known, owner, location, thread in waiting:
-            module, root = known(), owner()
+        """Report unregistered modules that have gradients; modules that stay random on purpose never have any."""
+        pending, self._pending = self._pending, []
+        own_thread = self._program.thread_number()  # gradients of other threads must not be read
+        for module_ref, root_ref, location, thread in pending:
+            module, root = module_ref(), root_ref()
             if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
             if (self._program.multi_threaded and root is not model) or all(p.grad is None for p in own):
-                self._pending.append((known, owner, location, thread))
+                self._pending.append((module_ref, root_ref, location, thread))
                 continue
             registry = self._stream.registry
             self._stream.emit(
@@ -375,10 +374,10 @@ class ModuleCalls:
 
 
 def _watch_backward(graphs: list[Any], model: _ModelState) -> None:
-    """Record when a graph is run backward."""
+    """Hook the last nodes of a graph, to record that the graph is run backward."""
 
     def mark_used(gradients: Any) -> None:
-        model.used = True
+        model.graph_used = True
 
     hide_from_compiler(mark_used)
     for graph in graphs:
@@ -386,7 +385,7 @@ def _watch_backward(graphs: list[Any], model: _ModelState) -> None:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    """Return the first tensors of a model's output."""
+    """Return the tensors in a model's output, at most `MAX_OUTPUTS`."""
     if isinstance(output, Tensor):
         return [output]
     found, queue = list[Tensor](), [output]

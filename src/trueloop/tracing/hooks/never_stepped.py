@@ -1,6 +1,6 @@
-"""Traces optimizers that never step although backwards fill their gradients.
+"""Traces optimizers that never step although backward passes compute gradients for their parameters.
 
-Only optimizers without a step are checked, from their second backward on, so normal training has no overhead.
+Only optimizers without a step are checked, from the second backward pass on, so normal training has no overhead.
 """
 
 import weakref
@@ -20,34 +20,35 @@ from trueloop.tracing.program_text.attribute_readers import parse_files, running
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_called_by_user
 
-MIN_BACKWARDS: Final = 8  # backwards without a step, enough to detect a program that changes weights by hand
-MAX_VALUES: Final = 4  # values of a parameter that are compared
+MIN_BACKWARDS: Final = 8  # backward passes without a step, by which a program that updates weights itself is recognised
+MAX_VALUES: Final = 4  # values of each parameter that are compared
 
 
 class _Pending:
     """One optimizer that has not stepped."""
 
-    __slots__ = ("backwards", "called_by_user", "changed", "files", "known", "location", "ref", "snapshots")
+    __slots__ = ("backwards", "called_by_user", "changed", "files", "location", "ref", "snapshots", "state")
 
-    def __init__(self, ref: Ref, known: OptimizerState, held: list[Tensor]) -> None:
-        self.ref, self.known = ref, known
+    def __init__(self, ref: Ref, state: OptimizerState, parameters: list[Tensor]) -> None:
+        self.ref, self.state = ref, state
         self.backwards = 1
         self.called_by_user = self.changed = False
         self.location: CodePosition | None = None
         self.files: frozenset[str] = frozenset()
-        self.snapshots = [(weakref.ref(each), _snapshot(each)) for each in held]
+        self.snapshots = [(weakref.ref(each), _snapshot(each)) for each in parameters]
 
     def compare(self) -> None:
-        """Record whether the values of existing parameters have changed."""
+        """Record whether the parameters that are still in memory have changed."""
         self.changed |= any(
-            (held := known()) is not None and _snapshot(held) != snapshot for known, snapshot in self.snapshots
+            (parameter := reference()) is not None and _snapshot(parameter) != snapshot
+            for reference, snapshot in self.snapshots
         )
 
 
 class NeverStepped:
     """Emits `StepMissing`.
 
-    Cost: for an optimizer without a step 0.2 us for each backward, and 1 us for each parameter at two of them.
+    Cost: for an optimizer without a step 0.2 us per backward pass, and twice 1 us for each parameter.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (StepMissing,)
@@ -55,7 +56,7 @@ class NeverStepped:
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program = stream, program
         self._pending: dict[int, _Pending] = {}
-        """Optimizers without a step, by the id of their `OptimizerState`."""
+        """Id of an `OptimizerState` -> its optimizer, which has not stepped."""
         windows.on_missing_step = stream.isolated("optimizers that never step", self._on_backward)
         stream.on_detach.append(stream.isolated("optimizers that never step", self._on_detach))
 
@@ -64,14 +65,14 @@ class NeverStepped:
         self._pending = {}
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: the gradient windows report backward passes."""
 
-    def _on_backward(self, optimizer: Optimizer, known: OptimizerState, location: CodePosition | None) -> None:
-        pending = self._pending.get(id(known))
+    def _on_backward(self, optimizer: Optimizer, state: OptimizerState, location: CodePosition | None) -> None:
+        pending = self._pending.get(id(state))
         if pending is None:
-            self._pending = {key: each for key, each in self._pending.items() if not each.known.steps}
+            self._pending = {key: each for key, each in self._pending.items() if not each.state.steps}
             ref = self._stream.registry.ref(optimizer)
-            pending = self._pending[id(known)] = _Pending(ref, known, parameters_of(optimizer))
+            pending = self._pending[id(state)] = _Pending(ref, state, parameters_of(optimizer))
         pending.backwards += 1
         if pending.backwards != MIN_BACKWARDS:
             return
@@ -87,7 +88,7 @@ class NeverStepped:
         for pending in self._pending.values():
             if (
                 pending.backwards >= MIN_BACKWARDS
-                and not pending.known.steps
+                and not pending.state.steps
                 and not pending.changed
                 and self._stream.active
             ):
@@ -108,10 +109,10 @@ class NeverStepped:
         )
 
     def _is_shared(self, optimizer: Optimizer) -> bool:
-        """Return True if another optimizer holds some of its parameters, and may step them."""
-        held = set(map(id, parameters_of(optimizer)))
+        """Return True if another optimizer has some of the same parameters, and may step them."""
+        own_ids = set(map(id, parameters_of(optimizer)))
         others = [each for each, _ in self._program.optimizers.items() if each is not optimizer]
-        return any(id(parameter) in held for other in others for parameter in parameters_of(other))
+        return any(id(parameter) in own_ids for other in others for parameter in parameters_of(other))
 
 
 def _snapshot(parameter: Tensor) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Traces settings that the program assigns to an attribute of a PyTorch optimizer, which does not read it."""
+"""Traces settings that the program sets as attributes of a PyTorch optimizer, which does not read them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from trueloop.tracing.program_text.optimizer_settings import (
 from trueloop.tracing.program_text.program_files import in_notebook, parse_program, program_stack, user_files
 from trueloop.tracing.stream import EventStream
 
-MAX_ATTRIBUTES: Final = 16  # attributes that are followed
+MAX_ATTRIBUTES: Final = 16  # attributes that are tracked
 _NO_IDS: Final = frozenset[int]()
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """An attribute whose value differs from that in the parameter groups, when first seen."""
+    """An attribute whose value differs from the setting in the parameter groups, as first found."""
 
     state: OptimizerState
     steps: int
@@ -37,7 +37,7 @@ class _Candidate:
 class OptimizerAttributes:
     """Emits `IneffectiveOptimizerAttribute`; checks at each start of a loader and when the watch ends.
 
-    Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, if there is such an attribute.
+    Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, if such an attribute is found.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
@@ -49,12 +49,12 @@ class OptimizerAttributes:
         stream.on_detach.append(self._check)
 
     def install_always(self, patches: Patches) -> None:
-        """Check at every start of a loader."""
+        """Replace the method that starts a loader, to check at every start."""
         self._candidates.clear()
         patches.replace(DataLoader, "__iter__", self._iter)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807
@@ -96,11 +96,11 @@ class OptimizerAttributes:
 
 
 def _find_assignment(files: set[str], key: str) -> SourceLocation | None:
-    """Return the line that sets an attribute which no code reads; None if some code may, or the line is unknown."""
-    texts = parse_program(files)
-    if texts is None or any(
-        is_read_from_optimizer(each, key) or sets_in_groups(each, key, _NO_IDS) for each in texts.values()
+    """Return the line that sets an attribute; None if some code may read it, or the line is unknown."""
+    trees = parse_program(files)
+    if trees is None or any(
+        is_read_from_optimizer(each, key) or sets_in_groups(each, key, _NO_IDS) for each in trees.values()
     ):
         return None
-    lines = [SourceLocation(file, line) for file, tree in texts.items() for line in lines_setting_attribute(tree, key)]
+    lines = [SourceLocation(file, line) for file, tree in trees.items() for line in lines_setting_attribute(tree, key)]
     return lines[0] if lines else None

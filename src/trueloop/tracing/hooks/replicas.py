@@ -1,11 +1,12 @@
-"""Traces DistributedDataParallel models: their calls, whether replicas are equal, and whether the work is shared.
+"""Traces DistributedDataParallel models: their calls, whether replicas are equal, and whether ranks share the work.
 
-A round is a call of the wrapper that prepares its reduction: every process of the group takes part in it, and after the
-next step all must hold equal parameters. After rounds 1, 2, 4, ... 1024, 2048, 3072, ... each process sends a digest of
-its parameters and of its work in that round, see `DigestStore` and `RoundWork`. Two digests are comparable if they
-belong to one round and the group has started the same number of collectives, a clock that all its processes share.
+A round starts with a call of the wrapper that prepares a reduction. Every process of the group takes part in it, and
+after the next step all of them must have equal parameters. After rounds 1, 2, 4, ... 1024, 2048, 3072, ... each process
+sends a digest of its parameters and of its work in that round, see `DigestStore` and `RoundWork`. Two digests are
+compared if they belong to the same round and the group has started the same number of collectives, which serves as a
+common clock of its processes.
 
-In a forked child nothing is traced, but it sends digests, so that a traced parent can compare itself with it.
+A forked child is not traced, but sends digests, so that a traced parent can compare itself with the child.
 """
 
 import hashlib
@@ -36,11 +37,11 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-COMPARISON_INTERVAL: Final = 1024  # rounds between two comparisons, after the first ones
+COMPARISON_INTERVAL: Final = 1024  # rounds between two comparisons, after the first comparisons
 SAME_GRADIENT_HOOKS: Final = frozenset(
     ("default_hooks", "mixed_precision_hooks", "powerSGD_hook", "quantization_hooks")
 )
-"""PyTorch modules of communication hooks that give every process the same gradient."""
+"""PyTorch modules of communication hooks after which every process has the same gradient."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,27 +60,27 @@ class _Replica:
     """Number of collectives started before the latest round."""
     forwards: int = 0
     backward_at: int | None = None
-    """Number of collectives started before the first backward since the latest step."""
+    """Number of collectives started before the first backward pass since the latest step; None = no backward pass."""
     synchronised: bool = True
-    """It was never stepped between two rounds, as local SGD does."""
+    """Whether there was a round before each step, which is not so in local SGD."""
     equal_at: int | None = None
     stepped: dict[int, int] = field(default_factory=dict[int, int])
-    """Optimizer, by id -> the round of its latest step."""
+    """Id of an optimizer -> the round of its latest step."""
     work: RoundWork | None = None
     """Work of this process in a round that will be compared."""
     batches: int = 0
-    """Number of batches before that round."""
+    """Number of batches before the round in ``work``."""
     loader: Ref | None = None
-    """Loader of the latest batch; None = no loader since the previous comparison."""
+    """Loader of the latest batch; None = no batch since the previous comparison."""
 
     def alive(self) -> list[Tensor]:
-        """Return its parameters that still exist."""
+        """Return the parameters that are still in memory."""
         return [parameter for each in self.parameters if (parameter := each()) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """The context of a sent digest."""
+    """The state of this process when a digest was sent."""
 
     replica: _Replica
     update: int
@@ -94,7 +95,7 @@ class _Context:
 class Replicas:
     """Emits `ModelReplicated` and `RanksCompared` always, `ReplicaStepped` during full tracing.
 
-    Cost: 1 us per call of a wrapper, backward and step if there is a wrapper, otherwise none; a comparison costs as
+    Cost: without a wrapper none; else 1 us per call of it, per backward pass and per step. A comparison costs as
     much as `tensor_digest` and `RoundWork`.
     """
 
@@ -112,7 +113,7 @@ class Replicas:
         self._record_inputs = stream.isolated("inputs of wrappers", self._on_inputs)
         self._on_gradient = stream.isolated("gradients of wrapped models", RoundWork.on_gradient)
         self._count_call = stream.isolated("calls of wrappers", self._on_call)
-        self._on_backward = stream.isolated("backwards of wrapped models", self._on_backward_start)
+        self._on_backward = stream.isolated("backward passes of wrapped models", self._on_backward_start)
         self._after_optimizer = stream.isolated("steps of wrapped models", self._on_step)
         stream.on_detach.append(stream.isolated("digests of other ranks", self._on_detach))
 
@@ -130,13 +131,13 @@ class Replicas:
         patches.replace(DistributedDataParallel, "_post_forward", self._forward)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _reset_exchange(self) -> None:
         self._digests, self._connection, self._sender_process = DigestStore(), StoreConnection(), os.getpid()
 
     def _is_enabled(self) -> bool:
-        """Return True while tracing is active, and in a child that was forked meanwhile."""
+        """Return True while tracing is active, and in a child process that was forked then."""
         return self._stream.active or os.getpid() != self._process
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -149,10 +150,10 @@ class Replicas:
 
     def _inputs(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _pre_forward(wrapper: Any, *args: Any, **options: Any) -> Any:
-            given = original(wrapper, *args, **options)
+            inputs = original(wrapper, *args, **options)
             if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and self._is_enabled():
-                self._record_inputs(wrapper, given)
-            return given
+                self._record_inputs(wrapper, inputs)
+            return inputs
 
         return _pre_forward
 
@@ -174,30 +175,29 @@ class Replicas:
         replica = self._replicas.get(wrapper)
         if replica is not None:
             return replica
-        if (
-            self._program.before_replicated_backward is None
-        ):  # installed with the first wrapper: other programs have no overhead
+        if self._program.before_replicated_backward is None:  # so programs without a wrapper have no overhead
             self._program.before_replicated_backward = self._on_backward
             self._patches.add_handle(register_optimizer_step_post_hook(self._after_step))
         registry = self._stream.registry
-        left_out = set(wrapper.parameters_to_ignore)
-        held = {
+        ignored = set(wrapper.parameters_to_ignore)
+        synchronised = {
             name: parameter
             for name, parameter in wrapper.module.named_parameters()
-            if name not in left_out and parameter.requires_grad
+            if name not in ignored and parameter.requires_grad
         }
-        registry.ref(wrapper.module)  # numbers it before others of its class that are called later
+        registry.ref(wrapper.module)  # so that it gets a lower number than modules of its class that are called later
         registry.name_parameters(wrapper.module)
-        kept = {name: parameter for name, parameter in held.items() if is_comparable(parameter)}
-        shapes = repr([(name, tuple(parameter.shape)) for name, parameter in kept.items()])
+        compared = {name: parameter for name, parameter in synchronised.items() if is_comparable(parameter)}
+        shapes = repr([(name, tuple(parameter.shape)) for name, parameter in compared.items()])
         group = wrapper.process_group
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         identity = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         self._wrappers += 1
         replica = self._replicas.put(wrapper, _Replica(
-            ref=registry.ref(wrapper), refs=registry.refs(held.values()), ids=frozenset(map(id, held.values())),
-            names=[name.replace("_orig_mod.", "") for name in kept],
-            parameters=[weakref.ref(parameter) for parameter in kept.values()],
+            ref=registry.ref(wrapper), refs=registry.refs(synchronised.values()),
+            ids=frozenset(map(id, synchronised.values())),
+            names=[name.replace("_orig_mod.", "") for name in compared],
+            parameters=[weakref.ref(parameter) for parameter in compared.values()],
             name=f"{attempt}/{group.group_name}/{self._wrappers}/{identity}",
         ))  # fmt: skip
         self._stream.emit(ModelReplicated(
@@ -206,16 +206,16 @@ class Replicas:
         ))  # fmt: skip
         return replica
 
-    def _on_inputs(self, wrapper: Any, given: Any) -> None:
+    def _on_inputs(self, wrapper: Any, inputs: Any) -> None:
         replica = self._on_wrapper(wrapper)
         if replica.work is not None:
             replica.work.close()
             replica.work = None
         if _is_compared(replica.rounds + 1) and wrapper.process_group.size() > 1:
-            drawn = self._program.batch
-            replica.loader = self._program.loader if drawn > replica.batches else None
-            replica.batches = drawn
-            replica.work = record_round(replica.rounds + 1, given, replica.alive(), self._on_gradient)
+            batches = self._program.batch
+            replica.loader = self._program.loader if batches > replica.batches else None
+            replica.batches = batches
+            replica.work = record_round(replica.rounds + 1, inputs, replica.alive(), self._on_gradient)
 
     def _on_call(self, wrapper: Any) -> None:
         replica = self._on_wrapper(wrapper)
@@ -230,15 +230,15 @@ class Replicas:
                 replica.backward_at = _collective_count(wrapper)
 
     def _on_step(self, optimizer: Optimizer) -> None:
-        holds = self._ids(optimizer)
+        own_ids = self._ids(optimizer)
         for wrapper, replica in self._replicas.items():
-            if replica.ids.isdisjoint(holds) or depth_of_step() > 1:
+            if replica.ids.isdisjoint(own_ids) or depth_of_step() > 1:
                 continue
             if self._stream.full_tracing and self._stream.active:
                 self._report_step(wrapper, replica, optimizer)
             before = replica.stepped.get(id(optimizer), 0)
             replica.stepped[id(optimizer)] = replica.rounds
-            if before != replica.rounds:  # before the first round the wrapper may be new
+            if before != replica.rounds:  # a round since the previous step; round 0 = the wrapper is new
                 if replica.synchronised and _is_compared(replica.rounds) and _has_reduced(wrapper, replica):
                     self._send(wrapper, replica)
             elif (
@@ -254,16 +254,16 @@ class Replicas:
 
     def _ids(self, optimizer: Optimizer) -> frozenset[int]:
         groups = len(optimizer.param_groups)
-        held = self._parameter_ids.get(optimizer)
-        if held is None or held[0] != groups:
-            held = self._parameter_ids.put(optimizer, (groups, frozenset(map(id, parameters_of(optimizer)))))
-        return held[1]
+        known = self._parameter_ids.get(optimizer)
+        if known is None or known[0] != groups:
+            known = self._parameter_ids.put(optimizer, (groups, frozenset(map(id, parameters_of(optimizer)))))
+        return known[1]
 
     def _report_step(self, wrapper: Any, replica: _Replica, optimizer: Optimizer) -> None:
         now, since = _collective_count(wrapper), replica.backward_at
-        graded = [p for p in parameters_of(optimizer) if id(p) in replica.ids and p.grad is not None]
+        with_grad = [p for p in parameters_of(optimizer) if id(p) in replica.ids and p.grad is not None]
         self._stream.emit(ReplicaStepped(
-            location=user_location(), wrapper=replica.ref, parameters=self._stream.registry.uncached_refs(graded),
+            location=user_location(), wrapper=replica.ref, parameters=self._stream.registry.uncached_refs(with_grad),
             forwards=replica.forwards, collectives=None if now is None or since is None else now - since,
         ))  # fmt: skip
 
@@ -279,10 +279,9 @@ class Replicas:
             return
         if self._sender_process != os.getpid():
             self._reset_exchange()
-        done = (
-            replica.work.digest_rows() if replica.work is not None and replica.work.number == replica.rounds else None
-        )
-        digest = tensor_digest(parameters, unknown_rows(parameters[0].device) if done is None else done)
+        work = replica.work
+        rows = work.digest_rows() if work is not None and work.number == replica.rounds else None
+        digest = tensor_digest(parameters, unknown_rows(parameters[0].device) if rows is None else rows)
         if digest is None or replica.clock is None:
             return
         number = _comparison_number(replica.rounds)
@@ -314,8 +313,8 @@ class Replicas:
         if self._digests.errors:
             raise self._digests.errors.popleft()
         while self._digests.responses:
-            sent, numbers = self._digests.responses.popleft()
-            self._compare(sent.context, sent.digest.numbers.tolist(), numbers)
+            request, numbers = self._digests.responses.popleft()
+            self._compare(request.context, request.digest.numbers.tolist(), numbers)
 
     def _compare(self, context: _Context, own: Numbers, others: Numbers) -> None:
         replica = context.replica
@@ -328,7 +327,7 @@ class Replicas:
                 compared_update=context.update,
                 ranks=context.ranks,
                 parameters=len(context.names),
-                differing=tuple((context.names[index], share) for index, share in differing),
+                differing=tuple((context.names[index], difference) for index, difference in differing),
                 last_equal_update=replica.equal_at,
                 input_digest=comparison and comparison.inputs,
                 same_inputs_and_gradients=bool(comparison and comparison.same_inputs_and_gradients),
@@ -345,7 +344,7 @@ class Replicas:
 
 
 def _collective_count(wrapper: Any) -> int | None:
-    """Return the number of collectives that the wrapper's group has started; None if its backend counts none."""
+    """Return the number of collectives that the wrapper's group has started; None if its backend does not count."""
     try:
         return int(wrapper.process_group._get_sequence_number_for_group())  # noqa: SLF001
     except (RuntimeError, AttributeError):
@@ -358,7 +357,7 @@ def _has_reduced(wrapper: Any, replica: _Replica) -> bool:
 
 
 def _same_gradients(wrapper: Any) -> bool:
-    """Return True if all processes get the same gradient: no custom hook, and none that averages within a subgroup."""
+    """Return True if all processes get the same gradient: no hook is custom, or averages within a subgroup only."""
     hooks = [getattr(hook, "__module__", "").rpartition(".")[2] for hook, *_ in getattr(wrapper, "_comm_hooks", ())]
     return SAME_GRADIENT_HOOKS.issuperset(hooks) and not getattr(wrapper, "_delay_all_reduce_params", ())
 
@@ -368,7 +367,7 @@ def _is_compared(rounds: int) -> bool:
 
 
 def _comparison_number(rounds: int) -> int:
-    """Return the number of the comparison of a round."""
+    """Return the number of the comparison that follows a round, from 1."""
     return min(rounds, COMPARISON_INTERVAL).bit_length() + rounds // COMPARISON_INTERVAL
 
 

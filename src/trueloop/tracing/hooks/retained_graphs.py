@@ -1,7 +1,7 @@
-"""Traces graphs that a backward retained, and whether anything runs backward through them again.
+"""Traces graphs that a backward pass retained, and whether a second backward pass uses them.
 
-A hook on every node of such a graph detects a second backward from any root; the hooks are freed with the graph. The
-destructor only counts, and the next backward emits the event.
+A hook on every node of a retained graph detects a second backward pass from any root; the hooks are freed with the
+graph. A destructor counts freed graphs, and the next backward pass emits the event.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-MIN_GRAPHS: Final = 12  # graphs of a line in different updates: more than the first updates of a lazy penalty
-MOST_NODES: Final = 4096  # of a graph; about 1 us each
+MIN_GRAPHS: Final = 12  # unused graphs of a line, in as many updates: a penalty may use a graph every few updates only
+MAX_NODES: Final = 4096  # nodes of a graph, about 1 us each; larger graphs are not judged
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class _Line:
-    """The graphs retained by one line of the program."""
+    """The graphs that one line of the program retained."""
 
     __slots__ = ("decided", "last_update", "location", "unused")
 
@@ -33,7 +33,7 @@ class _Line:
         self.location = location
         self.unused = 0
         self.decided = False
-        """A graph was used again, or the event was emitted, or it cannot be decided."""
+        """Whether a graph was used again, the event was emitted, or a graph was too large to judge."""
         self.last_update = -1
 
 
@@ -52,8 +52,8 @@ class _GraphSentinel:
 class RetainedGraphs:
     """Emits `GraphsRetained`.
 
-    Cost: 0.3 us for each fully traced backward; about 1 us for each node of a retained graph, for the first 12 of a
-    line.
+    Cost: 0.3 us for each fully traced backward pass; about 1 us for each node of a retained graph, for the first 12
+    graphs of a line.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (GraphsRetained,)
@@ -64,13 +64,13 @@ class RetainedGraphs:
         self._track = stream.isolated("graphs that are retained", self._on_retained)
 
     def install_always(self, patches: Patches) -> None:
-        """Forget earlier watches."""
+        """Forget the lines of earlier watches."""
         for line in self._lines.values():
             line.decided = True
         self._lines = {}
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace ``torch.autograd.backward``, in addition to the hook of backwards."""
+        """Replace ``torch.autograd.backward``, in addition to the hook `Backward`."""
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def _attach_sentinel(nodes: Sequence[Any], sentinel: _GraphSentinel) -> None:
 
 
 def _nodes(roots: Sequence[Tensor]) -> list[Any]:
-    """Return the nodes of a graph without those of parameters, which every graph shares; [] if there are too many."""
+    """Return the nodes of a graph without those of parameters, which all graphs share; [] if there are too many."""
     found = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(found)
     for node in found:
@@ -129,6 +129,6 @@ def _nodes(roots: Sequence[Tensor]) -> list[Any]:
             if below is not None and below not in seen and below.name() != "torch::autograd::AccumulateGrad":
                 seen.add(below)
                 found.append(below)
-        if len(found) > MOST_NODES:
+        if len(found) > MAX_NODES:
             return []
     return found

@@ -18,13 +18,13 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_trueloop_code, user_location
 
 KEY: Final = "trueloop_scaled"
-MAX_NODES: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window size, a sum
+MAX_NODES: Final = 8  # nodes between the root and the scaled loss, such as a division by the window size, or a sum
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 def is_scaled(root: Tensor) -> bool:
-    """Return True if a root is the result of ``GradScaler.scale``, or computed from it by few operations."""
+    """Return True if a root was returned by ``GradScaler.scale``, or computed from such a tensor by few operations."""
     queue: list[Any] = [root.grad_fn]
     for node in queue:
         if node is None or len(queue) > MAX_NODES:
@@ -58,7 +58,7 @@ class Scaling:
         patches.replace(GradScaler, "step", self._step)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace ``get_scale``, to know whether the program reads the factor."""
+        """Replace ``get_scale``, to detect that the program reads the factor."""
         patches.replace(GradScaler, "get_scale", self._get_scale)
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:

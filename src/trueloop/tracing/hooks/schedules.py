@@ -1,7 +1,7 @@
 """Traces ``scheduler.step()`` of learning-rate schedulers.
 
-Schedulers that are stepped by others (inside a SequentialLR or ChainedScheduler, or a custom warm-up) are traced only
-through the outermost one; the initial step in every scheduler's constructor is left out.
+If a scheduler steps others (as SequentialLR, ChainedScheduler or a custom warm-up do), only the outermost step is
+traced. The initial step in every scheduler's constructor is left out.
 """
 
 import functools
@@ -34,14 +34,12 @@ from trueloop.tracing.schedules_not_stepped import UnsteppedSchedules
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-MIN_STEPS_BETWEEN: Final = (
-    8  # optimizer steps between two scheduler steps, from which on each one is reported: tracing them costs little
-)
-MAX_STEPS_PAST_END: Final = 4  # steps past its end that are reported also in sampled tracing
+MIN_STEPS_BETWEEN: Final = 8  # optimizer steps; scheduler steps at least so far apart are always reported
+MAX_STEPS_PAST_END: Final = 4  # first steps past a schedule's end, which sampled tracing reports too
 ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # schedules that must not continue beyond their end
 
 CONSTRUCTORS: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
-"""Classes with their own constructors; all others call that of the first one."""
+"""Classes with constructors of their own; all other classes call that of LRScheduler."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -54,11 +52,11 @@ class _SchedulerState:
     def __init__(self, planned: int | None, steps_per_epoch: int | None = None) -> None:
         self.planned_steps, self.steps_per_epoch = planned, steps_per_epoch
         self.steps = 0
-        """Steps of its optimizer at its previous step."""
+        """Number of optimizer steps before the previous step of the scheduler."""
 
 
 class Schedules:
-    """Emits `SchedulerStepped` during full tracing, and otherwise if steps are rare or past the schedule's end.
+    """Emits `SchedulerStepped` in full tracing; in sampled tracing only if steps are rare or past the schedule's end.
 
     At the end of the watch it emits `SchedulerNeverStepped`. Cost: 1 us for each step without an event.
     """
@@ -86,7 +84,7 @@ class Schedules:
                 patches.replace(kind, "step", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
@@ -97,13 +95,13 @@ class Schedules:
         return __init__
 
     def _one_cycle(self, original: Callable[..., None]) -> Callable[..., None]:
-        takes = inspect.signature(original)
+        signature = inspect.signature(original)
 
-        def inspect_arguments(scheduler: Any, given: Any) -> None:
-            arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
-            given = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
+        def inspect_arguments(scheduler: Any, args: Any, options: Any) -> None:
+            arguments = signature.bind(scheduler, *args, **options).arguments
+            steps_per_epoch = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
             self._states[scheduler] = _SchedulerState(
-                planned_steps(scheduler), given if isinstance(given, int) else None
+                planned_steps(scheduler), steps_per_epoch if isinstance(steps_per_epoch, int) else None
             )
 
         inspect_arguments = self._stream.isolated("learning-rate schedules", inspect_arguments)
@@ -111,7 +109,7 @@ class Schedules:
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scheduler, *args, **options)
             if self._stream.active:
-                inspect_arguments(scheduler, (args, options))
+                inspect_arguments(scheduler, args, options)
 
         return __init__
 
@@ -142,7 +140,7 @@ class Schedules:
         return step
 
     def _rates_before(self, scheduler: LRScheduler) -> tuple[float, ...] | None:
-        """Return the learning rates before a step; None if it is not reported."""
+        """Return the learning rates before a scheduler step; None if the step is not reported."""
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None:
             return None
@@ -152,11 +150,12 @@ class Schedules:
         steps = self._steps(optimizer)
         since, known.steps = steps - known.steps, steps
         steps_past_end = 0 if known.planned_steps is None else _step_count(scheduler) + 1 - known.planned_steps
-        # After the first ones at powers of two: also some windows later, however long a window is
-        past = steps_past_end > 0 and (
+        # Later steps past the end are reported at powers of two.
+        is_past_end = steps_past_end > 0 and (
             steps_past_end <= MAX_STEPS_PAST_END or steps_past_end & (steps_past_end - 1) == 0
         )
-        return learning_rates(optimizer) if self._stream.full_tracing or since >= MIN_STEPS_BETWEEN or past else None
+        is_reported = self._stream.full_tracing or since >= MIN_STEPS_BETWEEN or is_past_end
+        return learning_rates(optimizer) if is_reported else None
 
     def _steps(self, optimizer: Any) -> int:
         known = self._program.optimizers.get(optimizer)
@@ -182,14 +181,14 @@ class Schedules:
 
 
 def _step_count(scheduler: Any) -> int:
-    """Return the number of steps; a ChainedScheduler leaves counting to its members."""
+    """Return the number of steps of a scheduler, or of the first member of a ChainedScheduler, which has no count."""
     parts = getattr(scheduler, "_schedulers", None)
     counter = parts[0] if parts and not hasattr(scheduler, "last_epoch") else scheduler
     return int(getattr(counter, "last_epoch", 0))
 
 
 def learning_rates(optimizer: Any) -> tuple[float, ...]:
-    """Return the learning rate of each group; empty if one needs a device synchronisation."""
+    """Return the learning rate of each parameter group; empty if reading one needs a GPU synchronisation."""
     values: list[float] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")
@@ -204,7 +203,7 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
 
 @functools.singledispatch
 def planned_steps(scheduler: object) -> int | None:
-    """Return the number of steps a scheduler was created for; None if it has no end, or an unknown one."""
+    """Return the number of steps until the end of a schedule; None if there is no end, or if it is unknown."""
     return None
 
 
@@ -248,7 +247,7 @@ def _(scheduler: SequentialLR) -> int | None:
 
 @planned_steps.register
 def _(scheduler: ChainedScheduler) -> int | None:
-    """Return the smallest end of the members: they step together, so the first to pass its end counts."""
+    """Return the earliest end of the members, since all of them step together."""
     ends = [planned_steps(part) for part in getattr(scheduler, "_schedulers", ()) if isinstance(part, ONE_SHOT)]
     return min((end for end in ends if end is not None), default=None)
 

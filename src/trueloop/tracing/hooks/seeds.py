@@ -17,7 +17,7 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 MIN_TIMES: Final = 16  # equal seeds in a row before an event is emitted
-MIN_BATCHES: Final = 4  # different batches during which they were set
+MIN_BATCHES: Final = 4  # batches during which the equal seeds were set
 
 
 @dataclass(slots=True)
@@ -26,13 +26,13 @@ class _Tally:
     times: int = 0
     batches: int = 0
     last: tuple[int, int] = (-1, -1)
-    """Epoch and batch of the latest seed."""
+    """Indices of the epoch and of the batch in which the seed was last set."""
     finished: bool = False
-    """The event was emitted, or another seed was set too."""
+    """Whether the event was emitted, or another seed was set too."""
 
 
 class Seeds:
-    """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; separate generators are not traced."""
+    """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; generator objects are not traced."""
 
     emits: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
 
@@ -49,7 +49,7 @@ class Seeds:
             patches.replace(sys.modules["numpy"].random, "seed", self._seed("numpy"))
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     def _seed(self, generator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
@@ -74,7 +74,7 @@ class Seeds:
         self._program.seeded_at = user_location()
 
     def _count_seed(self, generator: str, current: LoaderPass, seed: Any) -> None:
-        if type(seed) is not int or not current.index:  # a sampler may be seeded with the first batch of an epoch
+        if type(seed) is not int or not current.index:  # a sampler may be seeded while the first batch is loaded
             return
         tallies = self._tallies.setdefault(current.loader, {})
         tally = tallies.setdefault(generator, _Tally(seed))

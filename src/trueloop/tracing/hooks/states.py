@@ -30,11 +30,11 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
-"""Code by which pickle reads a tensor within another object, as when ranks exchange objects; no file is read."""
+"""Code by which pickle reads a tensor that is not in a file, as when ranks exchange objects."""
 StateKind = Literal["model", "optimizer", "scheduler", "scaler"]
 
 MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
-MAX_ITEMS: Final = 20_000  # of a checkpoint that are inspected
+MAX_ITEMS: Final = 20_000  # items of a checkpoint that are inspected
 FIRST_REQUESTS: Final = 4
 UPDATES_PER_REQUEST: Final = 300
 
@@ -44,7 +44,7 @@ class _Tracked(NamedTuple):
     tensor: weakref.ref[Tensor]
     version: int | None
     values: tuple[float, ...]
-    """Some of its values, if it is on the CPU."""
+    """The first values of the tensor; empty if it is on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +58,25 @@ class _Capture:
 
 
 class _TensorDict:
-    """Values for existing tensors, by identity."""
+    """A dictionary keyed by the identity of existing tensors."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
 
-    def add(self, tensor: Tensor, fact: Any) -> weakref.ref[Tensor]:
-        key, facts = id(tensor), self._entries
+    def add(self, tensor: Tensor, value: Any) -> weakref.ref[Tensor]:
+        key, entries = id(tensor), self._entries
 
         def forget(dead: weakref.ref[Tensor]) -> None:
-            if key in facts and facts[key][0] is dead:
-                del facts[key]
+            if key in entries and entries[key][0] is dead:
+                del entries[key]
 
-        known = weakref.ref(tensor, forget)
-        facts[key] = (known, fact)
-        return known
+        reference = weakref.ref(tensor, forget)
+        entries[key] = (reference, value)
+        return reference
 
     def __getitem__(self, tensor: Tensor) -> Any:
-        known = self._entries.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
+        entry = self._entries.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -101,7 +101,7 @@ class States:
         self._requests, self._first_update = 0, 0
 
     def install_always(self, patches: Patches) -> None:
-        """Install everything, since these calls are rare."""
+        """Replace all functions, since calls of them are rare."""
         self._requests, self._first_update = 0, self._stream.update
         patches.replace(nn.Module, "state_dict", self._replace_state_dict)
         patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict("model"))
@@ -115,7 +115,7 @@ class States:
             patches.replace(module, "load", self._replace_load)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: `install_always` has installed everything."""
 
     # Replacements ------------------------------------------------------------------------------------------------
 
@@ -163,12 +163,12 @@ class States:
 
     def _replace_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        written = stream.isolated("saved checkpoints", self._on_saved)
+        report_saved = stream.isolated("saved checkpoints", self._on_saved)
 
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or getattr(local, "inside", False):
                 return original(obj, f, *args, **options)
-            written(obj, f)
+            report_saved(obj, f)
             local.inside = True
             try:
                 return original(obj, f, *args, **options)
@@ -179,18 +179,18 @@ class States:
 
     def _replace_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        read = stream.isolated("read checkpoints", self._on_read)
+        report_read = stream.isolated("read checkpoints", self._on_read)
 
         def load(f: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return original(f, *args, **options)
             local.inside = True
             try:
-                found = original(f, *args, **options)
+                content = original(f, *args, **options)
             finally:
                 local.inside = False
-            read(f, found, options.get("weights_only"))
-            return found
+            report_read(f, content, options.get("weights_only"))
+            return content
 
         return load
 
@@ -222,26 +222,26 @@ class States:
             if capture is None or capture.state in reported:
                 continue
             reported.append(capture.state)
-            aliased, moved = self._compare(capture)
+            aliased, changed = self._compare(capture)
             self._stream.emit(StateDictUsed(
-                location=user_location(), how=how, state=capture.state, captured_at=capture.location,
-                captured_update=capture.update, aliased=aliased, weights_changed=moved, module=capture.module_ref,
+                location=user_location(), how=how, state=capture.state, created_at=capture.location,
+                created_update=capture.update, aliased=aliased, weights_changed=changed, module=capture.module_ref,
                 target=None if target is None else self._stream.registry.ref(target),
             ))  # fmt: skip
 
     def _compare(self, capture: _Capture) -> tuple[bool, bool]:
-        """Return whether the captured tensors share the module's memory, and whether the weights have changed since."""
+        """Return whether a state shares memory with its module, and whether the module's weights have changed since."""
         module = capture.module()
-        aliased, moved = [], []
-        for key, held, version, values in capture.tracked:
-            tensor, own = held(), None if module is None else _parameter(module, key)
+        aliased, changed = [], []
+        for key, tensor_ref, version, values in capture.tracked:
+            tensor, own = tensor_ref(), None if module is None else _parameter(module, key)
             if tensor is None or own is None:
                 continue
             aliased.append(_storage_id(tensor) == _storage_id(own))
-            # Versions are not enough: fused optimizers do not raise them, and loading a state into itself does.
-            counted = version is not None and tensor._version != version  # noqa: SLF001
-            moved.append(_values(tensor) != values if values else counted)
-        return bool(aliased) and all(aliased), any(moved)
+            # Versions are not reliable: a fused step does not raise them, and loading a state into its own module does.
+            version_changed = version is not None and tensor._version != version  # noqa: SLF001
+            changed.append(_values(tensor) != values if values else version_changed)
+        return bool(aliased) and all(aliased), any(changed)
 
     def _on_loaded(self, what: StateKind, target: Any, state: Any, result: Any) -> None:
         file = None
@@ -266,10 +266,10 @@ class States:
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
-    def _on_read(self, file: Any, found: Any, weights_only: bool | None) -> None:
+    def _on_read(self, file: Any, content: Any, weights_only: bool | None) -> None:
         path = _path(file)
         ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
-        states = list(_states(found, MAX_DEPTH))
+        states = list(_states(content, MAX_DEPTH))
         for _, state in states:
             for _, tensor in _sample_tensors(state):
                 self._files.add(tensor, ref)
@@ -281,25 +281,25 @@ class States:
 
 
 def _key_match(state: Any, result: Any) -> StateDictMatch | None:
-    """Return the key match of a state that did not fit; with ``strict=True`` that would have raised an error."""
+    """Return the key match of a state that does not fit; None if it fits. With ``strict=True`` PyTorch raises."""
     missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
     if not isinstance(missing, list) or not isinstance(unexpected, list) or not isinstance(state, Mapping):
         return None
-    absent, strange = cast("list[str]", missing), cast("list[str]", unexpected)
-    given = len(cast("Mapping[Any, Any]", state))
-    if not strange or not absent:
+    model_only, state_only = cast("list[str]", missing), cast("list[str]", unexpected)
+    state_count = len(cast("Mapping[Any, Any]", state))
+    if not state_only or not model_only:
         return None
-    matched = given - len(strange)
+    matched = state_count - len(state_only)
     return StateDictMatch(
-        given,
-        len(absent) + matched,
+        state_count,
+        len(model_only) + matched,
         matched,
-        *(("", "") if matched else (strange[0], _similar_key(strange[0], absent))),
+        *(("", "") if matched else (state_only[0], _similar_key(state_only[0], model_only))),
     )
 
 
 def _similar_key(name: str, others: list[str]) -> str:
-    """Return the name that shares its end with another one; the first if there is none."""
+    """Return the first other name that has the same end as a name; the first of all if there is none."""
     return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
 
 
@@ -317,7 +317,7 @@ def _path(file: Any) -> str:
 
 
 def _parameter(module: nn.Module, key: str) -> Tensor | None:
-    """Return a parameter by its key; None for a buffer, which forwards change, and for a renamed key."""
+    """Return a parameter by its key; None for a buffer, which a forward may change, and for an unknown key."""
     owner: Any = module
     *names, last = key.split(".")
     for name in names:
@@ -328,7 +328,7 @@ def _parameter(module: nn.Module, key: str) -> Tensor | None:
 
 
 def _sample_tensors(state: Any) -> list[tuple[str, Tensor]]:
-    """Return a few tensors from the start and the end of a state: enough to recognise it, even a part of it."""
+    """Return a few tensors from the start and the end of a state: enough to recognise the state, or a part of it."""
     if not isinstance(state, Mapping):
         found = [("", tensor) for tensor in _tensors(state, MAX_DEPTH)]
     elif "param_groups" in state:
@@ -346,7 +346,7 @@ def _tensors(tree: Any, depth: int) -> Iterator[Tensor]:
 
 
 def _walk(tree: Any, depth: int) -> Iterator[Any]:
-    """Yield nested dictionaries and lists and their items, up to a number of items."""
+    """Yield an object and the items of nested dictionaries and lists in it, at most `MAX_ITEMS`."""
     pending, seen = [(tree, depth)], 0
     while pending and seen < MAX_ITEMS:
         part, left = pending.pop()
@@ -359,7 +359,7 @@ def _walk(tree: Any, depth: int) -> Iterator[Any]:
 
 
 def _states(tree: Any, depth: int) -> Iterator[tuple[StateKind, Any]]:
-    """Yield the states in a checkpoint with their kinds, as recognised by their keys."""
+    """Yield the states in a checkpoint, recognised by their keys, each with its kind."""
     for part in _walk(tree, depth):
         if isinstance(part, nn.Module):
             yield "model", part

@@ -25,16 +25,16 @@ from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
-MAX_VALUES: Final = 4096  # of a frozen parameter that are compared over a step
+MAX_VALUES: Final = 4096  # values of a frozen parameter that are compared before and after a step
 _STEP_CODE: Final = cast("Any", Optimizer.profile_hook_step(lambda: None)).__code__
 """Code of the function that PyTorch wraps around every step."""
-_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # by a root plus epsilon
+_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # optimizers that divide by a root plus epsilon
 MIN_FLOAT16_EPS: Final = 2.0**-25  # half of the smallest float16; smaller values round to zero
-_PLAIN: Final = frozenset(("SGD", "ASGD"))  # no state by default
+_PLAIN: Final = frozenset(("SGD", "ASGD"))  # optimizers without state by default
 
 
 class _Norms(NamedTuple):
-    """Gradient norms, if readable without a device synchronisation."""
+    """Gradient norms, if they can be read without a GPU synchronisation."""
 
     joint: float | None = None
     each: Sequence[float] = ()
@@ -45,8 +45,8 @@ class _Norms(NamedTuple):
 class _Before(NamedTuple):
     """State recorded before a step."""
 
-    holds: list[Tensor]
-    graded: list[Tensor]
+    tensors: list[Tensor]
+    with_grad: list[Tensor]
     reused: list[Tensor]
     reused_at: CodePosition | None
     scaled: Refs
@@ -63,8 +63,8 @@ class _Before(NamedTuple):
 class Steps:
     """Emits `OptimizerCreated` always, and `StepTaken` during full tracing; counts updates always.
 
-    A step inside another one (a wrapper around an optimizer) is part of it. The first step of an optimizer after a
-    gap is not emitted, since its backwards were not traced.
+    A step inside another step (by a wrapper around an optimizer) is not counted. The first step of an optimizer after a
+    gap is not emitted, since the backward passes before it were not traced.
 
     Cost: 2 us in sampled tracing; in full tracing 25 us, and 1 us for each parameter.
     """
@@ -93,17 +93,17 @@ class Steps:
         self._owners: weakref.WeakKeyDictionary[Ref, weakref.ref[Ref]] = weakref.WeakKeyDictionary()
         """Parameter -> the optimizer that stepped it last; weak, as detectors keep the parameters of an optimizer."""
         self._latest_owned: tuple[Ref, Refs] | None = None
-        """The optimizer that stepped last and its parameters, which are recorded as its own."""
+        """The latest optimizer, and its parameters as recorded in ``_owners``."""
         self._latest: Callable[[], Optimizer | None] = _no_optimizer
         """The optimizer that started the latest step."""
         self._state = OptimizerState()
-        """State of that optimizer."""
+        """State of the latest optimizer."""
         self._nested = False
-        """Nested steps have occurred."""
+        """Whether nested steps have occurred."""
         self._trace_starts = False
-        """Step starts are traced, and each step is checked for nesting."""
+        """Whether the start of each step is traced, and each step is checked for nesting."""
         self._before_step: _Before | None = None
-        """State before the running step, if it is fully traced."""
+        """State before the running step; None = the step is not fully traced."""
         program.on_thread_change.append(self._forget_latest)
         self._inspect = stream.isolated("steps of optimizers", self._on_start)
         self._report = stream.isolated("steps of optimizers", self._on_end)
@@ -120,7 +120,7 @@ class Steps:
         patches.replace(Optimizer, "__init__", self._constructor)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Trace the start of steps, too."""
+        """Trace the start of each step too."""
         self._trace_starts = True
         patches.add_handle(self)
         patches.add_handle(register_optimizer_step_pre_hook(_uncompiled(self._pre_hook)))
@@ -146,17 +146,17 @@ class Steps:
             return
         self._program.optimizers.put(optimizer, OptimizerState())
         self._program.optimizers_seen += 1
-        holds = parameters_of(optimizer)
+        tensors = parameters_of(optimizer)
         ref = registry.ref(optimizer)
-        owners = (self._owners.get(registry.parameter_ref(parameter), _no_optimizer)() for parameter in holds)
+        owners = (self._owners.get(registry.parameter_ref(parameter), _no_optimizer)() for parameter in tensors)
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
             OptimizerCreated(
                 location=user_location(),
                 optimizer=ref,
                 kind=type(optimizer).__name__,
-                parameters=registry.refs(holds),
-                trainable=registry.refs(p for p in holds if p.requires_grad),
+                parameters=registry.refs(tensors),
+                trainable=registry.refs(p for p in tensors if p.requires_grad),
                 stateful=_stateful(optimizer),
                 predecessors=tuple(before.values()),
             )
@@ -177,7 +177,7 @@ class Steps:
             self._before_step = self._inspect(optimizer, args, options)
 
     def _post_hook(self) -> Callable[[Optimizer, Any, Any], None]:
-        """Return the hook that counts steps; it runs with cold caches, so each attribute costs 100 ns."""
+        """Return the hook that counts steps; the CPU caches are cold when it runs, so each attribute costs 100 ns."""
         stream, program, finish_step, switch_optimizer, leftover = (
             self._stream,
             self._program,
@@ -186,7 +186,7 @@ class Steps:
             self._leftover,
         )
 
-        def after(optimizer: Optimizer, args: Any, options: Any) -> None:
+        def after_step(optimizer: Optimizer, args: Any, options: Any) -> None:
             if self._trace_starts and not finish_step(optimizer):
                 return
             if self._latest() is not optimizer and not switch_optimizer(optimizer):
@@ -203,10 +203,10 @@ class Steps:
             if update >= stream.next_check_update and stream.active:
                 stream.after_update()
 
-        return _uncompiled(after)
+        return _uncompiled(after_step)
 
     def _finish_step(self, optimizer: Optimizer) -> bool:
-        """Report a step whose start was traced; False = it was not, or the step is nested."""
+        """Report a step whose start was traced; return False if the start was not traced or the step is nested."""
         stream, program = self._stream, self._program
         if self._is_other_thread():
             return False
@@ -220,7 +220,7 @@ class Steps:
         return True
 
     def _switch_optimizer(self, optimizer: Optimizer) -> bool:
-        """Switch to another optimizer; False = on another thread than the training thread."""
+        """Record an optimizer as the latest; return False on another thread than the training thread."""
         if self._is_other_thread():
             return False
         self._latest = weakref.ref(optimizer)
@@ -242,24 +242,24 @@ class Steps:
         return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, OptimizerState())
 
     def _on_start(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
-        holds = parameters_of(optimizer)
+        tensors = parameters_of(optimizer)
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
-        graded = [p for p in holds if p.grad is not None]
+        with_grad = [p for p in tensors if p.grad is not None]
         ledger = self._windows.ledger
-        reused, reused_at = ledger.find_reused(graded)
+        reused, reused_at = ledger.find_reused(with_grad)
         frozen = [
             (p, p.detach().flatten()[:MAX_VALUES].clone() if p.grad is not None and p.is_cpu else None)
-            for p in holds
+            for p in tensors
             if not p.requires_grad
         ]
-        norms = _Norms() if closure else _norms(graded)
+        norms = _Norms() if closure else _norms(with_grad)
         if norms.nonfinite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         replaced = self._state.gradients_replaced()
-        scaled, already_used = self._windows.still_scaled(graded), ledger.find_used(graded)
+        scaled, already_used = self._windows.still_scaled(with_grad), ledger.find_used(with_grad)
         return _Before(
-            holds,
-            graded,
+            tensors,
+            with_grad,
             reused,
             reused_at,
             scaled,
@@ -275,18 +275,18 @@ class Steps:
 
     def _on_end(self, optimizer: Optimizer, state: OptimizerState, before: _Before) -> None:
         seconds = perf_counter() - before.start_s
-        holds, graded, reused, location = before.holds, before.graded, before.reused, before.reused_at
+        tensors, with_grad, reused, location = before.tensors, before.with_grad, before.reused, before.reused_at
         norms = before.norms
-        if before.closure:  # its gradients were computed within it
-            graded = [p for p in holds if p.grad is not None]
-            reused, location = self._windows.ledger.find_reused(graded)
-            norms = _norms(graded)
+        if before.closure:  # the closure has computed the gradients
+            with_grad = [p for p in tensors if p.grad is not None]
+            reused, location = self._windows.ledger.find_reused(with_grad)
+            norms = _norms(with_grad)
         registry = self._stream.registry
-        many, some, ref = registry.refs, registry.uncached_refs, registry.ref(optimizer)
-        ordered_refs, parameters = registry.ordered_refs(holds)
+        refs_of, uncached_refs_of, ref = registry.refs, registry.uncached_refs, registry.ref(optimizer)
+        ordered_refs, parameters = registry.ordered_refs(tensors)
         if state.fully_traced:
             latest = self._windows.latest_backward
-            all_graded = len(graded) == len(holds)
+            all_with_grad = len(with_grad) == len(tensors)
             changed = [p for p, values in before.frozen if values is not None and _has_changed(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
@@ -295,31 +295,31 @@ class Steps:
                     optimizer=ref,
                     learning_rates=before.learning_rates,
                     parameters=parameters,
-                    with_gradient=parameters if all_graded else some(graded),
-                    reused_gradients=some(reused) if reused else NO_REFS,
+                    with_gradient=parameters if all_with_grad else uncached_refs_of(with_grad),
+                    reused_gradients=uncached_refs_of(reused) if reused else NO_REFS,
                     reused_at=location,
                     backwards=state.backwards,
-                    cleared_between=state.backwards > 0 and not graded,
+                    cleared_between=state.backwards > 0 and not with_grad,
                     cleared_at=state.cleared_at,
                     gradients_replaced=before.replaced,
                     grad_norm=norms.joint,
                     grad_norm_after_backward=state.grad_norm_after_backward,
-                    zero_gradients=some(norms.zero) if norms.zero else NO_REFS,
-                    nonfinite_gradients=some(norms.nonfinite) if norms.nonfinite else NO_REFS,
-                    frozen_changed=some(changed) if changed else NO_REFS,
-                    frozen=many(p for p, _ in before.frozen) if before.frozen else NO_REFS,
+                    zero_gradients=uncached_refs_of(norms.zero) if norms.zero else NO_REFS,
+                    nonfinite_gradients=uncached_refs_of(norms.nonfinite) if norms.nonfinite else NO_REFS,
+                    frozen_changed=uncached_refs_of(changed) if changed else NO_REFS,
+                    frozen=refs_of(p for p, _ in before.frozen) if before.frozen else NO_REFS,
                     scaler=None if scaler is None else registry.ref(scaler),
                     closure=before.closure,
                     seconds=seconds,
                     norm_parameters=()
                     if not norms.each
                     else ordered_refs
-                    if all_graded
-                    else tuple(map(registry.ref, graded)),
+                    if all_with_grad
+                    else tuple(map(registry.ref, with_grad)),
                     parameter_norms=tuple(norms.each),
                     underflowing_eps=_underflowing_eps(optimizer),
                     still_scaled=before.scaled,
-                    already_used=many(before.already_used) if before.already_used else NO_REFS,
+                    already_used=refs_of(before.already_used) if before.already_used else NO_REFS,
                     already_used_at=self._windows.latest_step_at if before.already_used else None,
                     loader=None if latest is None else latest.loader,
                     batch=0 if latest is None else latest.batch,
@@ -330,21 +330,21 @@ class Steps:
             owner = weakref.ref(ref)
             for parameter in parameters:
                 self._owners[parameter] = owner
-        self._windows.on_step(state, holds, parameters, before.location)
+        self._windows.on_step(state, tensors, parameters, before.location)
 
 
 def _no_optimizer() -> None:
-    """A reference to no optimizer."""
+    """Return None, as a weak reference to a freed optimizer does."""
 
 
 def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that torch.compile does not compile."""
+    """Exclude a hook from torch.compile, and return it."""
     cast("Any", getattr(hook, "__func__", hook))._torchdynamo_disable = True  # noqa: SLF001
     return hook
 
 
 def depth_of_step() -> int:
-    """Return the number of steps on the stack, which is right even after a step that raised."""
+    """Return the number of running steps on the stack, which is right even after a step that raised."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     depth = 0
     while frame is not None:
@@ -353,21 +353,21 @@ def depth_of_step() -> int:
     return max(1, depth)
 
 
-def _norms(graded: Sequence[Tensor]) -> _Norms:
-    """Return the norms of gradients on the CPU; empty for others, which would need a device synchronisation."""
-    norms = gradient_norms(cast("list[Tensor]", [p.grad for p in graded]))
+def _norms(with_grad: Sequence[Tensor]) -> _Norms:
+    """Return the norms of gradients on the CPU; empty for a GPU, which would have to be synchronised."""
+    norms = gradient_norms(cast("list[Tensor]", [p.grad for p in with_grad]))
     if norms is None:
         return _Norms()
     joint = math.hypot(*norms)
     if min(norms) > 0 and joint < math.inf:
         return _Norms(joint, norms)
-    zero = [p for p, norm in zip(graded, norms, strict=True) if norm == 0]
-    has_nan_or_positive_inf = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
-    return _Norms(joint, norms, zero, has_nan_or_positive_inf)
+    zero = [p for p, norm in zip(with_grad, norms, strict=True) if norm == 0]
+    nonfinite = [p for p, norm in zip(with_grad, norms, strict=True) if not math.isfinite(norm)]
+    return _Norms(joint, norms, zero, nonfinite)
 
 
 def _underflowing_eps(optimizer: Optimizer) -> float | None:
-    """Return an epsilon that rounds to zero in the float16 of its parameters."""
+    """Return an epsilon that rounds to zero in float16, the type of its parameters; None if there is none."""
     for group in optimizer.param_groups:
         if group["params"] and group["params"][0].dtype is torch.float16:
             kind = type(optimizer)
@@ -382,7 +382,7 @@ def _has_changed(parameter: Tensor, values: Tensor) -> bool:
 
 
 def _stateful(optimizer: Optimizer) -> bool:
-    """Return True if an optimizer has state that a new one would not have."""
+    """Return True if an optimizer has state that a new optimizer would lack."""
     if type(optimizer).__name__ not in _PLAIN:
         return True
     return any(group.get("momentum") for group in optimizer.param_groups)

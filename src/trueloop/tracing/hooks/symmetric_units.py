@@ -1,8 +1,8 @@
-"""Traces layers whose units all compute the same, which never ends if they start with the same weights.
+"""Traces layers whose units all compute the same, which training cannot change if they start with equal weights.
 
-Equal rows of a weight prove nothing: an output layer that starts at zero has them for a moment, and outputs with the
-same targets always. So the following layer must be symmetric as well, and so must the gradients of both, after updates
-that have changed the weight.
+Equal rows of a weight prove nothing: an output layer has them at first if it starts at zero, and always if its outputs
+have the same targets. So the following layer must be symmetric too, and so must the gradients of both layers, after
+updates that have changed the weight.
 """
 
 import weakref
@@ -21,11 +21,11 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-STEPS_BETWEEN_CHECKS: Final = 8  # also before the first check
-MAX_CHECKS: Final = 8  # of one optimizer, if its gradients are already cleared at the check
-FEW_COLUMNS: Final = 16  # of the first two rows, which rule out nearly every weight
-ROUNDING: Final = 1e-5  # of the largest value; kernels sum units at the edge of a tile in another order
-NOISE: Final = 1e-3  # of the largest gradient; normalisation leaves small differences
+STEPS_BETWEEN_CHECKS: Final = 8  # optimizer steps before the first check and between checks
+MAX_CHECKS: Final = 8  # checks of one optimizer; a check is repeated if the gradients are already cleared
+FEW_COLUMNS: Final = 16  # columns in which two rows are compared first: they differ in nearly every weight
+ROUNDING: Final = 1e-5  # of the largest value; kernels sum the units at a tile's edge in another order
+NOISE: Final = 1e-3  # of the largest gradient; normalisation causes small differences
 
 
 class _Candidates(NamedTuple):
@@ -34,13 +34,13 @@ class _Candidates(NamedTuple):
     steps: int
     checks: int
     units: tuple[tuple[weakref.ref[Tensor], Tensor], ...] = ()
-    """Weights, each with its first row at that check."""
+    """Weights, each with its first row at the first check."""
 
 
 class UnitSymmetry:
     """Emits `SymmetricUnits`, also during sampled tracing.
 
-    Cost: 10 us for each weight, once; if all its rows are equal, a comparison of both layers, twice.
+    Cost: 10 us for each weight, once; if all its rows are equal, two comparisons of both layers.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (SymmetricUnits,)
@@ -64,7 +64,7 @@ class UnitSymmetry:
             self._stream.periodic_checks.remove(self._periodic_check)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Install nothing more for full tracing."""
+        """Do nothing: the checks are the same in sampled tracing."""
 
     def _periodic_check(self) -> None:
         if self._pending or self._program.optimizers_seen != self._optimizers_checked:
@@ -81,7 +81,7 @@ class UnitSymmetry:
                 self._pending |= candidates.checks < MAX_CHECKS
 
     def _check_optimizer(self, optimizer: Optimizer, state: OptimizerState, candidates: _Candidates) -> _Candidates:
-        """Check an optimizer; return what the next check needs."""
+        """Check an optimizer, and return the state that the next check needs."""
         weights = [p for p in parameters_of(optimizer) if p.requires_grad and _readable(p)]
         if not weights:
             return _Candidates(0, MAX_CHECKS)
@@ -95,11 +95,10 @@ class UnitSymmetry:
         remaining = [(unit, row) for reference, row in candidates.units if (unit := reference()) is not None]
         if any(unit.grad is None for unit, _ in remaining):
             return candidates._replace(checks=candidates.checks + 1)
-        graded = [weight for weight in weights if weight.grad is not None and _readable(weight.grad)]
+        with_grad = [weight for weight in weights if weight.grad is not None and _readable(weight.grad)]
         changed = {id(unit) for unit, row in remaining if not torch.equal(unit[0], row)}
-        return self._report(
-            optimizer, [unit for unit in _symmetric_weights(graded, graded=True) if id(unit) in changed]
-        )
+        symmetric = _symmetric_weights(with_grad, check_gradients=True)
+        return self._report(optimizer, [unit for unit in symmetric if id(unit) in changed])
 
     def _report(self, optimizer: Optimizer, symmetric: list[Tensor]) -> _Candidates:
         registry = self._stream.registry
@@ -114,40 +113,40 @@ def _readable(values: Tensor) -> bool:
     return plain and type(values) in (Tensor, Parameter) and values.dim() > 1 and values.numel() > 0
 
 
-def _symmetric_weights(weights: list[Tensor], *, graded: bool = False) -> list[Tensor]:
-    """Return the weights with equal rows for which another weight has equal columns, one or more for each row.
+def _symmetric_weights(weights: list[Tensor], *, check_gradients: bool = False) -> list[Tensor]:
+    """Return the weights with equal rows for which another weight has equal blocks of columns, one for each row.
 
     Args:
-        weights: two or more dimensions each; inputs are on the second, with equally many columns for each unit.
-        graded: their gradients must be symmetric, too.
+        weights: weights of two or more dimensions, inputs on the second, with equally many columns for each unit.
+        check_gradients: whether the gradients must be symmetric too.
     """
-    found = [weight for weight in weights if weight.shape[0] > 1 and _is_symmetric(weight, graded)]
+    found = [weight for weight in weights if weight.shape[0] > 1 and _is_symmetric(weight, check_gradients)]
     return [
         weight
         for weight in found
         if any(
             after is not weight
             and after.shape[1] % weight.shape[0] == 0
-            and _is_symmetric(after, graded, units=weight.shape[0])
+            and _is_symmetric(after, check_gradients, units=weight.shape[0])
             for after in weights
         )
     ]
 
 
-def _is_symmetric(weight: Tensor, graded: bool, units: int = 0) -> bool:
-    """Return True if the rows of a weight, or its columns by ``units``, are equal and not zero."""
-    for values, error in ((weight, ROUNDING), (weight.grad, NOISE)) if graded else ((weight, ROUNDING),):
+def _is_symmetric(weight: Tensor, check_gradients: bool, units: int = 0) -> bool:
+    """Return True if the rows of a weight, or its blocks of columns for each of ``units``, are equal and not zero."""
+    for values, error in ((weight, ROUNDING), (weight.grad, NOISE)) if check_gradients else ((weight, ROUNDING),):
         if values is None:
             return False
-        given = values.detach()
-        rows = given.transpose(0, 1).reshape(units, -1) if units else given.flatten(1)
+        detached = values.detach()
+        rows = detached.transpose(0, 1).reshape(units, -1) if units else detached.flatten(1)
         if not (_are_equal(rows[:2, :FEW_COLUMNS], error, zero=True) and _are_equal(rows, error)):
             return False
     return True
 
 
 def _are_equal(rows: Tensor, error: float, *, zero: bool = False) -> bool:
-    """Return True for rows that are equal up to a relative error; exactly for 16-bit types."""
+    """Return True for rows that are equal up to a relative error; rows of 16-bit types must be exactly equal."""
     largest = rows.abs().max()
     allowed = error * largest if rows.dtype in (torch.float32, torch.float64) else 0
     return bool(zero or largest > 0) and bool((rows - rows[0]).abs().max() <= allowed)

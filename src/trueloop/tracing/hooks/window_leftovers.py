@@ -1,6 +1,6 @@
-"""Traces the batches at the end of an epoch that do not fill a window: stepped, cleared, or carried over.
+"""Traces whether gradients of an incomplete window at the end of an epoch are used, cleared, or carried over.
 
-Sampled tracing follows this too, since it happens once per epoch.
+This is traced during sampled tracing too, since it happens only once per epoch.
 """
 
 import weakref
@@ -14,7 +14,7 @@ from trueloop.tracing.events import IncompleteWindow, Ref
 from trueloop.tracing.program_state import IncompleteWindowState, ProgramState
 from trueloop.tracing.stream import EventStream
 
-MIN_SAME_WINDOWS: Final = 2  # windows of one size, before a shorter one is called incomplete
+MIN_SAME_WINDOWS: Final = 2  # windows of equal size before a shorter one counts as incomplete
 
 
 def record_leftover(
@@ -22,15 +22,16 @@ def record_leftover(
 ) -> None:
     """Record the accumulated gradients at a loader's end, if they belong to an incomplete window.
 
-    That is certain only if each batch led to one backward, all windows had one size, and the pending backwards are the
-    remainder of the division.
+    That is certain only if each batch led to one backward pass, all windows had equal sizes, and the number of pending
+    backward passes is the remainder of the division.
 
     Args:
-        stream: counts the backwards.
+        stream: counts updates and backward passes.
         program: gets the record.
-        loader: has ended after ``batches`` batches.
-        backwards: since the loader's start.
-        location: of the loop.
+        loader: the loader that has ended.
+        batches: number of batches that the loader has returned.
+        backwards: number of backward passes since the loader's start.
+        location: line of the loop.
     """
     window, pending = stream.window_size, stream.backward_count - stream.backward_count_at_step
     if (
@@ -41,15 +42,15 @@ def record_leftover(
         or not 0 < pending == batches % window
     ):
         return
-    held = [p for o in program.training_optimizers() for p in parameters_of(o) if p.grad is not None]
-    gradients = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    parameters = [p for o in program.training_optimizers() for p in parameters_of(o)]
+    gradients = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in parameters if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     program.leftover = IncompleteWindowState(
         loader=loader, batches=batches, backwards=pending, window_size=window, location=location, gradients=gradients
     )
 
 
 def check_at_backward(stream: EventStream, program: ProgramState) -> None:
-    """Check whether the leftover gradients were cleared before the next backward."""
+    """Check whether the leftover gradients were cleared before the next backward pass."""
     leftover = program.leftover
     if leftover is None or leftover.still_present:
         return
@@ -58,31 +59,31 @@ def check_at_backward(stream: EventStream, program: ProgramState) -> None:
         return
     if any(_is_cleared(*gradient) for gradient in leftover.gradients.values()):
         program.leftover = None
-        _emit(stream, leftover, backwards=0)
+        _emit(stream, leftover, next_window_backwards=0)
     else:
         leftover.still_present = True
 
 
 def check_at_step(stream: EventStream, program: ProgramState) -> None:
-    """Check whether a step uses the leftover gradients alone, as it should, or with the next window on top."""
+    """Check whether a step uses the leftover gradients alone, as it should, or with those of the next window."""
     leftover, program.leftover = program.leftover, None
     pending = stream.backward_count - stream.backward_count_at_step
     if leftover is not None and leftover.still_present and pending > leftover.window_size:
-        _emit(stream, leftover, backwards=pending)
+        _emit(stream, leftover, next_window_backwards=pending)
 
 
 def _is_cleared(reference: weakref.ref[Tensor], gradient: int, version: int) -> bool:
     parameter = reference()
     if parameter is None:
         return False
-    now = parameter.grad
-    if now is None:
+    current = parameter.grad
+    if current is None:
         return True
-    changed = id(now) != gradient or now._version != version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return changed and now.device.type == "cpu" and not bool(now.any())
+    changed = id(current) != gradient or current._version != version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return changed and current.device.type == "cpu" and not bool(current.any())
 
 
-def _emit(stream: EventStream, leftover: IncompleteWindowState, *, backwards: int) -> None:
+def _emit(stream: EventStream, leftover: IncompleteWindowState, *, next_window_backwards: int) -> None:
     stream.emit(
         IncompleteWindow(
             location=leftover.location,
@@ -90,7 +91,7 @@ def _emit(stream: EventStream, leftover: IncompleteWindowState, *, backwards: in
             batches=leftover.batches,
             leftover_backwards=leftover.backwards,
             window_backwards=leftover.window_size,
-            cleared=backwards == 0,
-            next_window_backwards=backwards,
+            cleared=next_window_backwards == 0,
+            next_window_backwards=next_window_backwards,
         )
     )

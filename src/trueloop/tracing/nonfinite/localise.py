@@ -1,6 +1,6 @@
-"""Locates the origin of non-finite gradients, once, just before the step that uses them.
+"""Locates the origin of non-finite gradients once, just before the step that uses them.
 
-At that point the program has no check of its own that skips the step, and the weights are still those of the forward.
+By then the program has not skipped the step by a check of its own, and the weights are still those of the forward.
 """
 
 from collections.abc import Iterable
@@ -12,26 +12,26 @@ from trueloop.tracing.stream import EventStream
 
 
 def record_suspect_calls(stream: EventStream, program: ProgramState) -> None:
-    """Record the model calls since the previous backward, as their loss is non-finite."""
+    """Record the model calls since the previous backward pass, since their loss is non-finite."""
     program.nonfinite_calls = tuple(
         call for call in list(program.calls) if call.backward_count == stream.backward_count
     )
 
 
 def locate_nonfinite(stream: EventStream, program: ProgramState) -> None:
-    """Replay the recorded calls of the gradients, and emit the result."""
+    """Replay the model calls that led to the gradients, and emit the result."""
     calls = _calls_of_update(program.nonfinite_calls, stream) or _calls_of_update(program.calls, stream)
     if program.replayed or not calls or program.backward_depth:
         return
     program.replayed = True
-    on, stream.active = stream.active, False  # the replay must not be traced
+    was_active, stream.active = stream.active, False  # the replay must not be traced
     try:
         result = replay(calls)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - replayed code may raise anything
         stream.record_problem("the batch with non-finite gradients could not be replayed", error)
         return
     finally:
-        stream.active = on
+        stream.active = was_active
         program.calls.clear()
         program.nonfinite_calls = ()
     if result.origin is None and not result.finite:

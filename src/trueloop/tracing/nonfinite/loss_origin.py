@@ -1,7 +1,7 @@
-"""Finds the operation that made a loss non-finite, from its graph before the backward frees it.
+"""Finds the operation that made a loss non-finite, in the loss's graph before the backward pass frees it.
 
-The search goes back from the loss through operations that propagate every NaN and infinity. The inputs of an operation
-are among its saved tensors. No code of the program runs, and nothing is kept.
+The search goes back from the loss through operations that propagate every NaN and infinity. It reads the inputs of an
+operation from its saved tensors. It runs no code of the program, and stores no tensor.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from trueloop.tracing.losses import operation_name
 from trueloop.tracing.nonfinite.values import FLOATS, describe_values, has_nonfinite
 from trueloop.tracing.saved_tensors import saved_tensor
 
-MAX_NODES: Final = 200  # in the arithmetic of a loss
+MAX_NODES: Final = 200  # searched nodes in the arithmetic of a loss
 PROPAGATING: Final = frozenset((
     "Add", "Sub", "Rsub", "Mul", "Neg", "Mean", "Sum", "Abs", "Expand", "View", "UnsafeView", "ReshapeAlias",
     "Unsqueeze", "Squeeze", "Transpose", "T", "Permute", "Clone", "ToCopy", "Stack", "Cat",
 ))  # fmt: skip
-"""Operations that propagate every non-finite input to the result."""
+"""Operations whose result is non-finite whenever some input is."""
 
 
 class LossOrigin(NamedTuple):
@@ -27,27 +27,27 @@ class LossOrigin(NamedTuple):
 
     operation: str
     inputs: str
-    """Summary of its inputs, in words."""
+    """Summary of the operation's inputs, in words."""
 
 
 def find_loss_origin(root: Tensor) -> LossOrigin | None:
-    """Return the operation, if it is certain; reads values on the CPU, only for a non-finite loss.
+    """Return the operation that made a loss non-finite, if it is certain; reads values on the CPU only.
 
     Args:
-        root: root of the backward that is about to start.
+        root: the non-finite root of the backward pass that is about to start.
     """
     queue: list[Any] = [root.grad_fn] if root.grad_fn is not None else []
     known = set(queue)
     for node in queue:
         name = operation_name(node.name())
-        made = _CHECKS.get(name)
-        origin = None if made is None else made(node)
+        check = _CHECKS.get(name)
+        origin = None if check is None else check(node)
         if origin is not None:
             return origin
-        below_it = (
+        edges = (
             node.next_functions if name in PROPAGATING else node.next_functions[:1] if _propagates(node, name) else ()
         )
-        for below, _ in below_it:
+        for below, _ in edges:
             if below is not None and below not in known and len(queue) < MAX_NODES:
                 known.add(below)
                 queue.append(below)
@@ -55,20 +55,20 @@ def find_loss_origin(root: Tensor) -> LossOrigin | None:
 
 
 def _propagates(node: Any, name: str) -> bool:
-    """Return True if the operation propagates a non-finite first input to the result."""
+    """Return True if a non-finite first input makes the operation's result non-finite."""
     return name in _CHECKS and (name != "Pow" or getattr(node, "_saved_exponent", 0) > 0)
 
 
 def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callable[[Any], LossOrigin | None]:
     """Return a check that repeats an operation on its saved input."""
 
-    def made(node: Any) -> LossOrigin | None:
-        given = _floats(saved_tensor(node, "self"))
-        if given is None or has_nonfinite(given) or not has_nonfinite(function(given)):
+    def check(node: Any) -> LossOrigin | None:
+        base = _floats(saved_tensor(node, "self"))
+        if base is None or has_nonfinite(base) or not has_nonfinite(function(base)):
             return None
-        return LossOrigin(operation, describe_values(given))
+        return LossOrigin(operation, describe_values(base))
 
-    return made
+    return check
 
 
 def _check_division(node: Any) -> LossOrigin | None:
@@ -80,10 +80,10 @@ def _check_division(node: Any) -> LossOrigin | None:
 
 
 def _check_power(node: Any) -> LossOrigin | None:
-    given, exponent = _floats(saved_tensor(node, "self")), getattr(node, "_saved_exponent", None)
-    if given is None or not isinstance(exponent, int | float) or has_nonfinite(given):
+    base, exponent = _floats(saved_tensor(node, "self")), getattr(node, "_saved_exponent", None)
+    if base is None or not isinstance(exponent, int | float) or has_nonfinite(base):
         return None
-    return LossOrigin("pow", describe_values(given)) if has_nonfinite(given.pow(exponent)) else None
+    return LossOrigin("pow", describe_values(base)) if has_nonfinite(base.pow(exponent)) else None
 
 
 def _floats(tensor: Tensor | None) -> Tensor | None:

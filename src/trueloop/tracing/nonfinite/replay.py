@@ -1,7 +1,7 @@
-"""Locates the origin of a non-finite value by replaying the newest model calls and checking every operation.
+"""Locates the origin of a non-finite value by replaying the latest model calls and checking every operation.
 
 The replay has no side effects: each module works on copies of its state, and all generators are restored. Calls that
-cannot be replayed so are left out: on an accelerator, across processes, with hooks of the program, or after the batch
+cannot be replayed this way are left out: on a GPU, across processes, with the program's hooks, or after the batch
 or the weights have changed.
 """
 
@@ -33,7 +33,7 @@ from trueloop.tracing.user_location import is_user_code
 
 @contextlib.contextmanager
 def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> Generator[None]:
-    """Give modules other attributes within a ``with`` block; their own dictionaries are unchanged."""
+    """Give modules other attributes within a ``with`` block, without changing their own dictionaries."""
     own = [vars(module) for module in modules]
     try:
         for module, others in zip(modules, attributes, strict=True):
@@ -48,17 +48,17 @@ def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[
 def generators_restored(state: Tensor | None) -> Generator[None]:
     """Set the CPU generator to a recorded state within a ``with`` block; restore all generators afterwards."""
     numpy: Any = sys.modules.get("numpy")
-    drawn, python = torch.get_rng_state(), random.getstate()
-    array = numpy.random.get_state() if numpy is not None else None
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     if state is not None:
         torch.set_rng_state(state)
     try:
         yield
     finally:
-        torch.set_rng_state(drawn)
-        random.setstate(python)
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
         if numpy is not None:
-            numpy.random.set_state(array)
+            numpy.random.set_state(numpy_state)
 
 
 def compilation_disabled() -> contextlib.AbstractContextManager[Any]:
@@ -75,7 +75,7 @@ class _Muted:
         self._stream, self._thread = stream, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Write the output of other threads."""
+        """Write the text, unless this thread is the muted one."""
         return len(text) if threading.get_ident() == self._thread else cast("int", self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -84,7 +84,7 @@ class _Muted:
 
 @contextlib.contextmanager
 def output_muted() -> Generator[None]:
-    """Discard the output of this thread within a ``with`` block, since it was printed before."""
+    """Discard the output of this thread within a ``with`` block: the original call has printed it already."""
     with (
         contextlib.redirect_stdout(cast("Any", _Muted(sys.stdout))),
         contextlib.redirect_stderr(cast("Any", _Muted(sys.stderr))),
@@ -92,7 +92,7 @@ def output_muted() -> Generator[None]:
         yield
 
 
-MAX_DEPTH: Final = 4  # nested containers in a model's arguments
+MAX_DEPTH: Final = 4  # levels of nested containers in a model's arguments
 MAX_WIDTH: Final = 64  # arguments in one container
 FILLS: Final = ("fill", "full", "where", "tensor", "empty", "copy_", "setitem", "nan_to_num", "finfo")
 _PLAIN: Final = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
@@ -100,14 +100,14 @@ _module: Any = torch_module
 
 
 class _TensorRef(NamedTuple):
-    """A weak reference to a tensor among arguments or results."""
+    """A weak reference to a tensor in the arguments or results of a call."""
 
     tensor: weakref.ref[Tensor]
     version: int
 
     @property
     def key(self) -> tuple[int, int]:
-        """An identity that outlives the tensor: all weak references to one tensor are the same object."""
+        """Identity of the tensor, valid after it is freed: all weak references to one tensor are the same object."""
         return id(self.tensor), self.version
 
 
@@ -118,14 +118,14 @@ class RecordedCall(NamedTuple):
     args: Any
     options: Any
     generator: Tensor | None
-    """State of the CPU generator; None = not recorded, since a call just before has one."""
+    """State of the CPU generator before the call; None = not recorded, since an earlier call has recorded it."""
     autocast: torch.dtype | None
     update: int
     backward_count: int
     outputs: list[_TensorRef]
-    """Tensors that it returned."""
+    """Tensors that the call returned."""
     thread: int
-    """Its thread; see `ProgramState.thread_number`."""
+    """Number of the calling thread; see `ProgramState.thread_number`."""
 
 
 class Origin(NamedTuple):
@@ -141,11 +141,11 @@ class Replay(NamedTuple):
     """The result of a replay."""
 
     origin: Origin | None
-    """Origin of a non-finite output; with finite outputs, the first non-finite value within the model."""
+    """Origin of a non-finite output, or of the first non-finite value within the model if all outputs are finite."""
     finite: bool
-    """Every module with parameters was replayed, with finite outputs."""
+    """Whether every module with parameters was replayed with finite outputs."""
     infinite_derivative: Origin | None = None
-    """If all values are finite: the first operation with an infinite derivative at its input."""
+    """The first operation with an infinite derivative at its input; None = there is none, or a value is non-finite."""
 
 
 def record_call(
@@ -153,35 +153,35 @@ def record_call(
     args: tuple[Any, ...],
     options: dict[str, Any],
     update: int,
-    micro: int = 0,
+    backward_count: int = 0,
     *,
-    drawn: bool = True,
+    record_generator: bool = True,
     thread: int = 0,
 ) -> RecordedCall | None:
-    """Record a call that is about to run; None if it could not be replayed.
+    """Record a call that is about to run; None if a replay is impossible.
 
     Args:
         module: the called module.
-        args: its arguments.
-        options: its keyword arguments.
-        update: number of steps before it.
-        backward_count: number of backwards before it.
-        drawn: also record the state of the generator.
+        args: positional arguments of the call.
+        options: keyword arguments of the call.
+        update: number of updates before the call.
+        backward_count: number of backward passes before the call.
+        record_generator: whether to record the state of the generator.
         thread: number of the calling thread.
 
     Cost: 3 us; with the generator 3 us more.
     """
     try:
-        given, named = _record_value(args, 0), _record_value(options, 0) if options else options
+        values, named_values = _record_value(args, 0), _record_value(options, 0) if options else options
     except CannotReplayError:
         return None
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    state = torch.default_generator.get_state() if drawn else None
-    return RecordedCall(weakref.ref(module), given, named, state, kind, update, micro, [], thread)
+    state = torch.default_generator.get_state() if record_generator else None
+    return RecordedCall(weakref.ref(module), values, named_values, state, kind, update, backward_count, [], thread)
 
 
 def record_output(call: RecordedCall, output: Any) -> None:
-    """Record the outputs of a call, which may be freed when they are needed as arguments of the next one."""
+    """Record the outputs of a call, which may be arguments of the next call, but freed when that is replayed."""
     call.outputs.extend([_TensorRef(weakref.ref(tensor), tensor._version) for tensor in _first_in(output)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -189,10 +189,10 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
     """Replay calls, oldest first, until one has a non-finite output.
 
     Args:
-        calls: recorded by `record_call`; the weights must not have changed since.
+        calls: calls recorded by `record_call`; the weights must not have changed since.
 
     Raises:
-        Exception: a module raised it in the replay; everything is restored all the same.
+        Exception: a module raised in the replay; even then all state is restored.
     """
     if _is_observable():
         return Replay(None, finite=False)
@@ -207,10 +207,8 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
         has_parameters = next(iter(module.parameters()), None) is not None
         try:
             found, output_is_finite, tracer = _replay_call(module, call, replayed_tensors)
-        except CannotReplayError:
-            finite = (
-                finite and not has_parameters
-            )  # the arguments of a loss are often freed already; it is not part of the model
+        except CannotReplayError:  # not serious for a loss module, whose arguments are often freed already
+            finite = finite and not has_parameters
             continue
         if found is not None:
             return Replay(found, finite=False)
@@ -224,7 +222,7 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
 
 
 def _is_observable() -> bool:
-    """Return True if a replay would be visible, or other processes would have to replay, too."""
+    """Return True if the program would notice a replay, or other processes would have to replay too."""
     return bool(
         (torch.distributed.is_available() and torch.distributed.is_initialized())
         or any(getattr(_module, f"_global{hooks}") for hooks in HOOKS)
@@ -258,14 +256,14 @@ def _replay_call(
             tracer.register_parameters(module)
             with tracer:
                 output = module(*args, **options)
-        replayed_tensors.update(zip((made.key for made in call.outputs), _first_in(output), strict=False))
+        replayed_tensors.update(zip((recorded.key for recorded in call.outputs), _first_in(output), strict=False))
         return tracer.find_origin(output), not any(map(has_nonfinite, tensors_in(output))), tracer
 
 
 class _NonFiniteTracer(TorchFunctionMode):
     """Tracks every non-finite value from the operation that made it.
 
-    An infinity that was set on purpose, as a mask, is tracked too, but has no origin.
+    An infinity that the program set as a mask is tracked too, but has no origin.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -278,42 +276,43 @@ class _NonFiniteTracer(TorchFunctionMode):
         self._path: list[tuple[str, nn.Module]] = []
         self._thread = threading.get_ident()
         self._origins: dict[int, tuple[Tensor, Origin | None]] = {}
-        """Tensor, by id -> the tensor, and its origin; None = a mask."""
+        """Id of a tensor -> the tensor, and the origin of its non-finite values; None = a mask."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [*tensors_in(args), *tensors_in(kwargs or {})]
-        before = [value for value in given if has_nonfinite(value)]
-        words = next((describe_values(value) for value in given if value.is_floating_point()), "")
-        had_nan = any(bool(value.isnan().any()) for value in before)
+        inputs = [*tensors_in(args), *tensors_in(kwargs or {})]
+        nonfinite_inputs = [value for value in inputs if has_nonfinite(value)]
+        summary = next((describe_values(value) for value in inputs if value.is_floating_point()), "")
+        had_nan = any(bool(value.isnan().any()) for value in nonfinite_inputs)
         if (
             self.infinite_derivative is None
-            and given
-            and given[0].requires_grad
+            and inputs
+            and inputs[0].requires_grad
             and _has_infinite_derivative(_name(func), args)
         ):
-            self.infinite_derivative = Origin(self._module(), _name(func), _user_position(), words)
+            self.infinite_derivative = Origin(self._module(), _name(func), _user_position(), summary)
         result = func(*args, **(kwargs or {}))
-        made = [value for value in tensors_in(result) if has_nonfinite(value)]
-        if made:
-            self._track(func, before, made, Origin(self._module(), _name(func), None, words), had_nan)
+        results = [value for value in tensors_in(result) if has_nonfinite(value)]
+        if results:
+            here = Origin(self._module(), _name(func), None, summary)
+            self._track(func, nonfinite_inputs, results, here, had_nan)
         return result
 
     def register_arguments(self, arguments: Any) -> None:
-        """Register non-finite arguments of the model."""
+        """Record the non-finite arguments of the model as origins."""
         name = type(next(iter(self._names))).__name__
         for number, tensor in enumerate(tensors_in(arguments), 1):
             if has_nan_or_positive_inf(tensor):
-                words = f"argument {number} of {name} itself ({describe_values(tensor)})"
-                self._origins[id(tensor)] = (tensor, Origin(name, "", None, words))
+                summary = f"argument {number} of {name} itself ({describe_values(tensor)})"
+                self._origins[id(tensor)] = (tensor, Origin(name, "", None, summary))
 
     def register_parameters(self, root: nn.Module) -> None:
-        """Register parameters that were non-finite before."""
+        """Record the parameters that were already non-finite as origins."""
         broken = [(key, parameter) for key, parameter in root.named_parameters() if has_nan_or_positive_inf(parameter)]
         for _, parameter in broken:
-            words = f"{format_count(len(broken), 'parameter')} not finite before, {broken[0][0]} the first"
-            self._origins[id(parameter)] = (parameter, Origin(type(root).__name__, "", None, words))
+            summary = f"{format_count(len(broken), 'parameter')} not finite before, {broken[0][0]} the first"
+            self._origins[id(parameter)] = (parameter, Origin(type(root).__name__, "", None, summary))
 
     def find_origin(self, output: Any) -> Origin | None:
         """Return the origin of the first non-finite output."""
@@ -325,7 +324,7 @@ class _NonFiniteTracer(TorchFunctionMode):
 
     @contextlib.contextmanager
     def track_modules(self) -> Generator[None]:
-        """Track the running module, and stop at a module whose state was not copied."""
+        """Track the running module; raise `CannotReplayError` at a module whose state was not copied."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
@@ -348,17 +347,18 @@ class _NonFiniteTracer(TorchFunctionMode):
         finally:
             patches.restore()
 
-    def _track(self, func: Any, before: Sequence[Tensor], made: Sequence[Tensor], here: Origin, had_nan: bool) -> None:
-        found = next((o for value in before if (o := self._origins.get(id(value), (value, None))[1])), None)
-        if found is None:
-            nan = not had_nan and any(bool(value.isnan().any()) for value in made)
-            infinite = not before and not any(word in _name(func) for word in FILLS)
+    def _track(self, func: Any, inputs: list[Tensor], results: list[Tensor], here: Origin, had_nan: bool) -> None:
+        """Record the origin of the non-finite results of an operation: this operation, or that of its inputs."""
+        origin = next((o for value in inputs if (o := self._origins.get(id(value), (value, None))[1])), None)
+        if origin is None:
+            nan = not had_nan and any(bool(value.isnan().any()) for value in results)
+            infinite = not inputs and not any(word in _name(func) for word in FILLS)
             if nan or infinite:
-                found = here._replace(location=_user_position())
-                if any(value.requires_grad for value in made):
-                    self.first = self.first or found
-        for value in made:
-            self._origins[id(value)] = (value, found)
+                origin = here._replace(location=_user_position())
+                if any(value.requires_grad for value in results):
+                    self.first = self.first or origin
+        for value in results:
+            self._origins[id(value)] = (value, origin)
 
     def _module(self) -> str:
         if not self._path:
@@ -368,7 +368,7 @@ class _NonFiniteTracer(TorchFunctionMode):
 
 
 def _record_value(value: Any, depth: int) -> Any:
-    kind: type[Any] = type(value)  # compared first, since `isinstance` is slowest where it is False
+    kind: type[Any] = type(value)  # compared before `isinstance`, which is slow when it returns False
     if kind is Tensor or kind is nn.Parameter:
         if not value.is_cpu or value.is_inference():
             raise CannotReplayError
@@ -389,7 +389,7 @@ def _first_in(output: Any) -> Iterable[Tensor]:
 
 
 def _restore(value: Any, replayed_tensors: dict[tuple[int, int], Tensor]) -> Any:
-    """Return copies of recorded arguments, if they are unchanged or were replayed."""
+    """Return a copy of recorded arguments; raise if they have changed, or were freed and not replayed."""
     if isinstance(value, _TensorRef):
         tensor = value.tensor()
         if tensor is None and value.key in replayed_tensors:
@@ -407,7 +407,7 @@ def _name(func: Any) -> str:
 
 
 def _has_infinite_derivative(name: str, args: Sequence[Any]) -> bool:
-    """Return True if the derivative of a root is infinite: at zero."""
+    """Return True for a root of a tensor with zeros, where its derivative is infinite."""
     exponent = args[1] if name == "pow" and len(args) > 1 else 0.5 if name == "sqrt" else None
     if not isinstance(exponent, float) or not 0 < exponent < 1:
         return False
@@ -415,7 +415,7 @@ def _has_infinite_derivative(name: str, args: Sequence[Any]) -> bool:
 
 
 def _has_state(module: nn.Module) -> bool:
-    """Return True if running a module would change it or call its hooks."""
+    """Return True if a module has parameters, buffers or hooks."""
     hooked = any(vars(module)[hooks] for hooks in HOOKS)
     return hooked or any(True for _ in (*module.parameters(), *module.buffers()))
 

@@ -1,7 +1,7 @@
-"""Copies the state of modules, so that a module can be replayed without side effects.
+"""Copies the state of modules, so that they can be replayed without side effects.
 
 Everything that the replay could change is copied: parameters, buffers, containers, plain objects, generators. If
-something can neither be shared nor be copied without running code of the program, the module is not replayed.
+an object can neither be shared nor copied without running the program's code, the module is not replayed.
 """
 
 import collections
@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-MAX_BYTES: Final = 1 << 30  # of copies; a model of 250 million float32 parameters
+MAX_BYTES: Final = 1 << 30  # size of all copies: enough for 250 million float32 parameters
 MAX_OBJECTS: Final = 20_000  # copied objects
-MAX_DEPTH: Final = 16  # nested containers and objects
+MAX_DEPTH: Final = 16  # levels of nested containers and objects
 SHARED: Final = (
     type(None), bool, int, float, complex, str, bytes, slice, range, type, types.ModuleType, types.FunctionType,
     types.MethodDescriptorType, enum.Enum, weakref.ref, torch.dtype, torch.device, torch.Size, torch.layout,
@@ -30,7 +30,7 @@ _PLAIN_TENSORS: Final = (Tensor, nn.Parameter)
 
 
 class CannotReplayError(BaseException):
-    """A call cannot be replayed unchanged or without side effects; no ``except Exception`` catches it."""
+    """A call cannot be replayed unchanged or without side effects; ``except Exception`` does not catch this."""
 
 
 class ReplicaState:
@@ -46,9 +46,9 @@ class ReplicaState:
         self._bytes = self._count = 0
 
     def copy_module(self, module: nn.Module) -> dict[str, Any]:
-        """Return a copy of a module's attributes, without hooks of the program."""
+        """Return a copy of a module's attributes; raise if the program has put forward hooks on it."""
         if any(not _is_pytorch_hook(hook) for hooks in HOOKS for hook in vars(module)[hooks].values()):
-            raise CannotReplayError  # their effect on the output is part of the model
+            raise CannotReplayError  # such hooks may change the output
         attributes = {
             key: value if key in HOOKS else type(value)() if key in BACKWARD_HOOKS else self.copy(value)
             for key, value in vars(module).items()
@@ -59,7 +59,7 @@ class ReplicaState:
         """Return a copy of a value, or the value itself if it can be shared.
 
         Raises:
-            CannotReplayError: it can be neither copied nor shared.
+            CannotReplayError: the value can be neither copied nor shared.
         """
         if isinstance(value, SHARED) or id(value) in self._modules:
             return value
@@ -70,8 +70,8 @@ class ReplicaState:
             raise CannotReplayError
         if isinstance(value, Tensor):
             return self._tensor(value)
-        made = self._container(value, depth)
-        return self._object(value, depth) if made is None else made
+        copied = self._container(value, depth)
+        return self._object(value, depth) if copied is None else copied
 
     def _tensor(self, value: Tensor) -> Tensor:
         if (
@@ -82,23 +82,23 @@ class ReplicaState:
         ):
             raise CannotReplayError
         self._count_bytes(value.numel() * value.element_size())
-        made: Tensor = value.detach().clone().requires_grad_(value.requires_grad)
+        copied: Tensor = value.detach().clone().requires_grad_(value.requires_grad)
         if isinstance(value, nn.Parameter):
-            made = nn.Parameter(made, value.requires_grad)
-        self._copies[id(value)] = made
-        return made
+            copied = nn.Parameter(copied, value.requires_grad)
+        self._copies[id(value)] = copied
+        return copied
 
     def _container(self, value: Any, depth: int) -> Any:
         """Return a copy of a built-in container; None for other objects."""
         kind = type(value)
         if kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
-            made = self._copies[id(value)] = copy.copy(value)
-            made.update((key, self.copy(inner, depth + 1)) for key, inner in value.items())
-            return made
+            copied = self._copies[id(value)] = copy.copy(value)
+            copied.update((key, self.copy(inner, depth + 1)) for key, inner in value.items())
+            return copied
         if kind in (list, collections.deque):
-            made = self._copies[id(value)] = [] if kind is list else collections.deque(maxlen=value.maxlen)
-            made.extend(self.copy(inner, depth + 1) for inner in value)
-            return made
+            copied = self._copies[id(value)] = [] if kind is list else collections.deque(maxlen=value.maxlen)
+            copied.extend(self.copy(inner, depth + 1) for inner in value)
+            return copied
         if kind in (tuple, set, frozenset):
             return kind(self.copy(inner, depth + 1) for inner in value)
         return None
@@ -107,21 +107,21 @@ class ReplicaState:
         kind = type(value)
         if self._is_shared_callable(value):
             return value
-        made = _copy_generator(value)
+        copied = _copy_generator(value)
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
             self._count_bytes(value.nbytes)
-            made = value.copy()
-        if made is not None:
-            self._copies[id(value)] = made
-            return made
+            copied = value.copy()
+        if copied is not None:
+            self._copies[id(value)] = copied
+            return copied
         if isinstance(value, nn.Module) or not isinstance(getattr(value, "__dict__", None), dict) or _has_slots(kind):
             raise CannotReplayError
         try:
-            made = self._copies[id(value)] = object.__new__(kind)
-            object.__setattr__(made, "__dict__", self.copy(vars(value), depth + 1))
+            copied = self._copies[id(value)] = object.__new__(kind)
+            object.__setattr__(copied, "__dict__", self.copy(vars(value), depth + 1))
         except (TypeError, AttributeError) as error:  # not a pure Python object
             raise CannotReplayError from error
-        return made
+        return copied
 
     def _is_shared_callable(self, value: Any) -> bool:
         match value:
@@ -154,7 +154,7 @@ def _copy_generator(value: Any) -> Any:
 
 
 def _has_slots(kind: type) -> bool:
-    """Return True if a part of an object is outside of its ``__dict__``."""
+    """Return True if a class has slots, which are not in an object's ``__dict__``."""
     return any(vars(each).get("__slots__") for each in kind.__mro__)
 
 

@@ -1,4 +1,4 @@
-"""Checks tensors on the CPU for non-finite values, and summarises them in words."""
+"""Finds tensors with non-finite values on the CPU, and summarises the values of a tensor in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
@@ -28,7 +28,7 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def has_nan_or_positive_inf(tensor: Tensor) -> bool:
-    """Return True for NaN or +inf; -inf alone is a mask."""
+    """Return True if some value is NaN or +inf; -inf alone is a mask."""
     return tensor.dtype in FLOATS and bool((tensor.isnan() | (tensor == torch.inf)).any())
 
 
@@ -36,7 +36,7 @@ def describe_values(tensor: Tensor) -> str:
     """Return a summary of a tensor's values: "min -3.1, max 0, 12 of 384 zero"."""
     values = tensor.detach().flatten()
     finite = values[values.isfinite()]
-    words = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []
+    parts = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []
     for count, what in ((int((values == 0).sum()), "zero"), (len(values) - len(finite), "not finite")):
-        words += [f"{count} of {len(values)} {what}"] if count else []
-    return ", ".join(words) or "no value"
+        parts += [f"{count} of {len(values)} {what}"] if count else []
+    return ", ".join(parts) or "no value"

@@ -17,41 +17,41 @@ from trueloop.tracing.program_text.step_calls import imported_modules
 from trueloop.tracing.user_location import is_user_code, is_user_file
 
 _EXCLUDED_PACKAGES: Final = ("torch", "trueloop")
-"""Packages whose texts name the attributes without reading them."""
+"""Packages whose source code contains the attributes' names without reading them."""
 _DYNAMIC: Final = frozenset(("setattr", "vars", "__dict__"))
-"""With these, code sets attributes whose names do not appear in it."""
+"""Names with which code can access attributes whose names it does not contain."""
 
 
-def is_read_in_program(word: str, *, of_modules: bool) -> bool:
-    """Return True if any code of the program may read an attribute, in a file or in running code without a source.
+def is_read_in_program(attribute: str, *, of_modules: bool) -> bool:
+    """Return True if code of the program may read an attribute, in a file or in running code without source code.
 
-    No library reads ``requires_grad`` of a module, only of tensors, but one may read another attribute of its own.
+    Libraries are not searched for ``requires_grad``, which they read only of tensors, but for other attributes.
 
-    Cost: 0.1 ms for each imported file, and 10 ms for each that contains the word, once.
+    Cost: 0.1 ms for each imported file, and once 10 ms for each file that contains the attribute's name.
     """
     running = {code: bool(_source(code.co_filename)) for code in _running_code()}
-    if any(_refers_to(code, word) for code, has_text in running.items() if not has_text):
+    if any(_refers_to(code, attribute) for code, has_source in running.items() if not has_source):
         return True
-    written = {code.co_filename for code, has_text in running.items() if has_text}
-    files = {*_imported_files(libraries=word != REQUIRES_GRAD), *_notebook_cells(), *written}
-    return any(_may_read(file, word, of_modules) for file in files)
+    with_source = {code.co_filename for code, has_source in running.items() if has_source}
+    files = {*_imported_files(libraries=attribute != REQUIRES_GRAD), *_notebook_cells(), *with_source}
+    return any(_may_read(file, attribute, of_modules) for file in files)
 
 
 def running_files() -> frozenset[str]:
-    """Return the files of the running code; empty if some of it may step without a source, or in a notebook or REPL."""
+    """Return the files of the running code; empty in a notebook or REPL, or if code without a file may step."""
     running = {code: bool(_source(code.co_filename)) for code in _running_code()}
-    unread = any(_refers_to(code, "step") for code, has_text in running.items() if not has_text)
+    unread = any(_refers_to(code, "step") for code, has_source in running.items() if not has_source)
     if unread or hasattr(sys, "ps1") or hasattr(builtins, "get_ipython"):
         return frozenset()
-    return frozenset(code.co_filename for code, has_text in running.items() if has_text)
+    return frozenset(code.co_filename for code, has_source in running.items() if has_source)
 
 
 def parse_files(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
-    """Return the syntax trees of some files; empty if one of them cannot be parsed.
+    """Return the syntax tree of each of some files, by file name; empty if one of them cannot be parsed.
 
     Args:
         files: file names.
-        imports: also the user files that they import, directly or not.
+        imports: whether to add the user files that they import, directly or indirectly.
 
     Cost: 10 ms for each long file, once.
     """
@@ -88,7 +88,7 @@ def _imported_files(*, libraries: bool) -> Iterator[str]:
 
 
 def _notebook_cells() -> Iterator[str]:
-    """Yield the pseudo files of notebook cells, which have a source without a modification time."""
+    """Yield the pseudo files of notebook cells, which linecache stores without a modification time."""
     for name, entry in list(linecache.cache.items()):
         if len(entry) > 1 and entry[1] is None and is_user_file(name):
             yield name
@@ -112,23 +112,23 @@ def _source(file: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _may_read(file: str, word: str, of_modules: bool) -> bool:
+def _may_read(file: str, attribute: str, of_modules: bool) -> bool:
     text = _source(file)
-    if word not in text:
+    if attribute not in text:
         return False
     try:
-        return may_be_read(ast.parse(text), word, of_modules=of_modules)
+        return may_be_read(ast.parse(text), attribute, of_modules=of_modules)
     except (SyntaxError, ValueError, RecursionError):
-        return True  # unknown, so it may read it
+        return True  # unknown, so the file may read it
 
 
-def uses_attribute(kind: type, word: str) -> bool:
-    """Return True if a class other than PyTorch's declares the attribute or uses it on ``self``."""
+def uses_attribute(kind: type, attribute: str) -> bool:
+    """Return True if a class or a base class, other than PyTorch's, declares an attribute or uses it on ``self``."""
     for each in kind.__mro__:
         if each is object or each.__module__.split(".")[0] == "torch":
             continue
-        if (word in vars(each) or word in vars(each).get("__annotations__", ())) or any(
-            _uses_on_self(code, word) for code in _methods(each)
+        if (attribute in vars(each) or attribute in vars(each).get("__annotations__", ())) or any(
+            _uses_on_self(code, attribute) for code in _methods(each)
         ):
             return True
     return False
@@ -143,31 +143,31 @@ def _methods(kind: type) -> Iterator[CodeType]:
                 yield code
 
 
-def _uses_on_self(code: CodeType, word: str) -> bool:
-    if not _refers_to(code, word):
+def _uses_on_self(code: CodeType, attribute: str) -> bool:
+    if not _refers_to(code, attribute):
         return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):
-        return True  # unknown, so it may use it
+        return True  # unknown, so the code may use it
     own = code.co_varnames[0] if code.co_argcount else ""
     for each in ast.walk(tree):
-        if isinstance(each, ast.Attribute) and _is_name(each.value, own) and each.attr in (word, "__dict__"):
+        if isinstance(each, ast.Attribute) and _is_name(each.value, own) and each.attr in (attribute, "__dict__"):
             return True
-        if isinstance(each, ast.Constant) and each.value == word:
+        if isinstance(each, ast.Constant) and each.value == attribute:
             return True
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _DYNAMIC and each.args:
-            written = len(each.args) > 1 and isinstance(each.args[1], ast.Constant)
-            if _is_name(each.args[0], own) and not written:
+            is_constant = len(each.args) > 1 and isinstance(each.args[1], ast.Constant)
+            if _is_name(each.args[0], own) and not is_constant:
                 return True
     return False
 
 
-def _refers_to(code: CodeType, word: str) -> bool:
-    """Return True if code, or a function within it, refers to an attribute."""
-    if word in code.co_names or word in code.co_consts or not _DYNAMIC.isdisjoint(code.co_names):
+def _refers_to(code: CodeType, attribute: str) -> bool:
+    """Return True if code, or a function within it, refers to an attribute or may do so dynamically."""
+    if attribute in code.co_names or attribute in code.co_consts or not _DYNAMIC.isdisjoint(code.co_names):
         return True
-    return any(_refers_to(each, word) for each in code.co_consts if isinstance(each, CodeType))
+    return any(_refers_to(each, attribute) for each in code.co_consts if isinstance(each, CodeType))
 
 
 def _is_name(node: ast.expr, name: str) -> bool:

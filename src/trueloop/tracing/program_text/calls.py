@@ -1,4 +1,4 @@
-"""Finds calls in source files: the call that a frame is at, and whether it is conditional."""
+"""Finds calls in source files: the call that a frame is executing, and whether it is conditional."""
 
 import ast
 import dis
@@ -8,14 +8,14 @@ from functools import lru_cache
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-MAX_LINES: Final = 5000  # of a file that are read
+MAX_LINES: Final = 5000  # longer files are not parsed
 _RETURNS: Final = frozenset(("RETURN_VALUE", "RETURN_CONST"))
 
 
 def calls_in(file: str, *words: str) -> Sequence[ast.Call]:
-    """Return all calls in a file that contains these words; [] if it does not, or cannot be parsed.
+    """Return all calls in a file; [] if it does not contain all of the words, is too long, or cannot be parsed.
 
-    Cost: 10 us for each line of such a file.
+    Cost: 10 us for each line of a file that contains the words.
     """
     lines = linecache.getlines(file)
     text = "".join(lines)
@@ -23,12 +23,12 @@ def calls_in(file: str, *words: str) -> Sequence[ast.Call]:
         return []
     try:
         return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError):  # it has changed since it was imported
+    except (SyntaxError, ValueError, RecursionError):  # the file has changed since it was imported
         return []
 
 
 def call_at(frame: FrameType) -> ast.Call | None:
-    """Return the call that a frame is at; None if its source is not available."""
+    """Return the call that a frame is executing; None if its source code is not available."""
     line, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     if line is None or last is None or begin is None or end is None:
         return None
@@ -39,13 +39,13 @@ def call_at(frame: FrameType) -> ast.Call | None:
     lines[0] = lines[0][begin:]
     try:
         found = ast.parse("(" + b"".join(lines).decode() + "\n)", mode="eval").body
-    except (SyntaxError, ValueError):  # the position of a call over several lines may start at its last name
+    except (SyntaxError, ValueError):  # a call over several lines may start at its last name
         return None
     return found if isinstance(found, ast.Call) else None
 
 
 def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
-    """Return the value of a global name, or of a name within modules; None for other expressions."""
+    """Return the value of a global variable, or of an attribute of a module; None for other expressions."""
     if isinstance(node, ast.Attribute):
         inside = resolve_global(node.value, space)
         return vars(inside).get(node.attr) if isinstance(inside, ModuleType) else None
@@ -54,9 +54,9 @@ def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def is_conditional(code: CodeType, at: int) -> bool:
-    """Return True if an instruction may be skipped by a jump, a ``continue`` of its loop, or an earlier return.
+    """Return True if a jump, a ``continue`` of the loop or an earlier return may skip an instruction.
 
-    The end of a ``for`` is not a condition.
+    The jump at the end of a ``for`` loop does not count.
     """
     loops: set[int] = set()
     for step in dis.get_instructions(code):

@@ -1,4 +1,4 @@
-"""Knows the attribute that freezes in PyTorch, its misspellings, and whether code reads them."""
+"""Lists misspellings of ``requires_grad``, and finds code that reads such an attribute."""
 
 import ast
 from collections.abc import Iterator
@@ -17,30 +17,30 @@ _SAME_ITEMS: Final = ("list", "tuple", "enumerate", "reversed", "iter")
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-def may_be_read(tree: ast.AST, word: str, *, of_modules: bool) -> bool:
-    """Return True if a source may read an attribute, of any object, or contains its name as a string.
+def may_be_read(tree: ast.AST, attribute: str, *, of_modules: bool) -> bool:
+    """Return True if source code may read an attribute of any object, or contains its name as a string.
 
     Args:
         tree: the syntax tree.
-        word: the attribute; a call of a method of that name does not count.
-        of_modules: the attribute is on modules, so reading it on items of ``parameters()`` does not count.
+        attribute: name of the attribute; calls of a method of that name do not count.
+        of_modules: whether the attribute is on modules, so that reading it on items of ``parameters()`` does not count.
     """
     nodes = list(ast.walk(tree))
-    others = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
-    others |= {id(each.args[1]) for each in nodes if _is_setattr(each)}
+    ignored = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
+    ignored |= {id(each.args[1]) for each in nodes if _is_setattr(each)}
     if of_modules:
-        others |= {
+        ignored |= {
             id(read)
             for each in nodes
             for name in loop_variables_of_parameters(each)
             for read in _attribute_accesses(each, name)
         }
     for each in nodes:
-        if id(each) in others:
+        if id(each) in ignored:
             continue
-        if isinstance(each, ast.Attribute) and each.attr == word and isinstance(each.ctx, ast.Load):
+        if isinstance(each, ast.Attribute) and each.attr == attribute and isinstance(each.ctx, ast.Load):
             return True
-        if isinstance(each, ast.Constant) and isinstance(each.value, str) and word in each.value.split("."):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and attribute in each.value.split("."):
             return True
     return False
 
@@ -53,7 +53,7 @@ def _is_setattr(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def loop_variables_of_parameters(node: ast.AST) -> Iterator[str]:
-    """Yield the loop variables over parameters in a loop, a comprehension or a filter."""
+    """Yield the variables to which a loop, a comprehension or a filter assigns parameters or buffers."""
     if isinstance(node, ast.For) and _yields_tensors(node.iter):
         yield from _names(node.target)
     elif isinstance(node, _COMPREHENSIONS):
@@ -77,7 +77,7 @@ def _names(target: ast.expr) -> Iterator[str]:
 
 
 def _attribute_accesses(scope: ast.AST, name: str) -> list[ast.Attribute]:
-    """Return the attribute accesses of a name; [] if it is bound more than once within."""
+    """Return the attribute accesses on a variable; [] unless the scope binds the variable exactly once."""
     nodes = list(ast.walk(scope))
     stored = sum(
         isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) for each in nodes

@@ -1,4 +1,4 @@
-"""Finds the files of a program: those it runs, and all user files that they import."""
+"""Finds the source files of a program: those that are running, and all user files that they import."""
 
 import ast
 import linecache
@@ -31,7 +31,7 @@ _BUILT_IN: Final = frozenset(("__import__", "exec", "eval"))
 
 
 def program_stack() -> list[FrameType]:
-    """Return the program's frames, outermost first, without PyTorch's and those that started the program."""
+    """Return the program's frames, outermost first, without those of PyTorch and of code that started the program."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     found: list[FrameType] = []
     while frame is not None:
@@ -52,22 +52,22 @@ def user_files(stack: Iterable[FrameType]) -> set[str]:
 
 
 def is_library_frame(frame: FrameType) -> bool:
-    """Return True for a frame of a library."""
+    """Return True for a frame of an installed library."""
     return _INSTALLED.search(frame.f_code.co_filename) is not None
 
 
 def in_notebook() -> bool:
-    """Return True in a notebook, where another cell may follow."""
+    """Return True in a notebook or IPython shell, where the user may run another cell."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
 
 
 def parse_program(files: Iterable[str]) -> dict[str, ast.Module] | None:
-    """Return the syntax trees of a program's own files, by file name.
+    """Return the syntax tree of each of a program's own files, by file name.
 
-    None if one of them cannot be parsed, or runs code that is not in a file.
+    None if a file cannot be parsed, or may run code by name or from a string.
 
     Args:
-        files: some files of the program; their imports are followed.
+        files: some files of the program; the user files that they import are added.
 
     Cost: 5 ms for each file.
     """
@@ -104,7 +104,7 @@ def _user_modules() -> dict[str, ModuleType]:
 
 
 def _imported_names(tree: ast.Module, module: ModuleType | None) -> Iterator[str]:
-    """Yield the modules that a source imports, and their packages."""
+    """Yield the modules that a source file imports, and their packages."""
     package = getattr(module, "__package__", None) or ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -112,8 +112,8 @@ def _imported_names(tree: ast.Module, module: ModuleType | None) -> Iterator[str
                 yield from _with_packages(each.name)
         elif isinstance(node, ast.ImportFrom):
             parts = package.split(".") if node.level else []
-            above = parts[: len(parts) - node.level + 1] if node.level else []
-            origin = ".".join([*above, *([node.module] if node.module else [])])
+            parent = parts[: len(parts) - node.level + 1] if node.level else []
+            origin = ".".join([*parent, *([node.module] if node.module else [])])
             yield from _with_packages(origin)
             for each in node.names:
                 yield f"{origin}.{each.name}"

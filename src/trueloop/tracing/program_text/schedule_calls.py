@@ -1,4 +1,4 @@
-"""Finds code that may step a learning-rate scheduler, or sets learning rates by hand."""
+"""Finds code that may step a learning-rate scheduler, or sets learning rates itself."""
 
 import ast
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ STEP: Final = "step"
 _NON_SCHEDULER_ATTRIBUTES: Final = frozenset((
     "zero_grad", "param_groups", "add_param_group", "scale", "unscale_", "get_scale", "reset",
 ))  # fmt: skip
-"""Attributes of optimizers, scalers and environments, which have ``step`` too; no PyTorch scheduler has them."""
+"""Attributes that PyTorch schedulers lack; optimizers, scalers and environments, which have ``step`` too, have them."""
 _LOOKUPS: Final = frozenset(("getattr", "methodcaller", "attrgetter"))
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def may_step_schedule(tree: ast.Module) -> bool:
-    """Return True if a source may call ``step()`` of a scheduler.
+    """Return True if a source file may call ``step()`` of a scheduler.
 
-    Excluded are objects with attributes of an optimizer in the same function or class, or created by ``torch.optim``
-    there.
+    An object is excluded if the same function or class creates it by ``torch.optim``, or uses other attributes of it
+    that schedulers lack.
     """
     return any(not _is_not_scheduler(scopes, owner) for scopes, owner in _step_accesses(tree, ())) or _is_looked_up(
         tree
@@ -28,12 +28,12 @@ def may_step_schedule(tree: ast.Module) -> bool:
 
 
 def sets_rates(tree: ast.AST) -> bool:
-    """Return True if a source sets the learning rate of a parameter group."""
+    """Return True if a source file sets the learning rate of a parameter group."""
     return sets_in_groups(tree, "lr", frozenset())
 
 
 def _step_accesses(node: ast.AST, scopes: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr]]:
-    """Yield the objects of ``.step`` accesses, with the enclosing module, classes and functions."""
+    """Yield the enclosing scopes and the object of each access ``object.step``."""
     if isinstance(node, (ast.Module, ast.ClassDef, *_SCOPES)):
         scopes = (*scopes, node)
     if isinstance(node, ast.Attribute) and node.attr == STEP and isinstance(node.ctx, ast.Load):
@@ -47,9 +47,9 @@ def _is_not_scheduler(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
     if not path:
         return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
     if path == "self":
-        return True  # of a user class
-    of_class = [each for each in scopes if isinstance(each, ast.ClassDef)]
-    scope = of_class[-1] if path.startswith("self.") and of_class else scopes[-1]
+        return True  # ``self.step`` is a method of a user class
+    classes = [each for each in scopes if isinstance(each, ast.ClassDef)]
+    scope = classes[-1] if path.startswith("self.") and classes else scopes[-1]
     return any(_excludes_scheduler(each, path) for each in ast.walk(scope))
 
 
@@ -59,8 +59,8 @@ def _excludes_scheduler(node: ast.AST, path: str) -> bool:
         return node.attr in _NON_SCHEDULER_ATTRIBUTES and dotted_name(node.value) == path
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return False
-    made = dotted_name(node.value.func).split(".")
-    return "optim" in made[:-1] and "lr_scheduler" not in made and path in map(dotted_name, node.targets)
+    called = dotted_name(node.value.func).split(".")
+    return "optim" in called[:-1] and "lr_scheduler" not in called and path in map(dotted_name, node.targets)
 
 
 def _is_looked_up(tree: ast.AST) -> bool:

@@ -1,9 +1,9 @@
 """Exchanges digests between the processes of a group; no process ever waits for another one.
 
-Each process writes its digest under a key of the store of the process group, and polls for the digest of another rank.
-No collective is used: the digest of a rank that is not traced, raised or has ended just never arrives. All access to
-the store is on a separate thread with a separate connection, so a slow network delays nothing. The thread exists only
-while a digest is in flight.
+Each process writes its digest to the store of the process group, and polls for the digest of another rank. No
+collective is used: if a rank is not traced, has raised or has ended, its digest never arrives. The store is accessed on
+a separate thread with a separate connection, so a slow network does not delay training. The thread exists only while a
+digest is in flight.
 """
 
 import base64
@@ -20,22 +20,22 @@ import torch.distributed as dist
 
 from trueloop.tracing.replicas.tensor_digest import WIDTH, TensorDigest
 
-RESPONSE_TIMEOUT_S: Final = 60.0  # until a missing response is given up
+RESPONSE_TIMEOUT_S: Final = 60.0  # time after which a response counts as missing
 DETACH_TIMEOUT_S: Final = 0.5  # wait for digests in flight at the end of the watch
-TIMEOUT: Final = timedelta(seconds=10)  # of the connection
-POLL_INTERVALS_S: Final = (0.002, 0.5)  # between two polls of the store, initial and final
-MAX_IN_FLIGHT: Final = 16  # digests at a time
-SLOTS: Final = 4  # keys of each rank for one model, used in turn
+TIMEOUT: Final = timedelta(seconds=10)  # of operations on the connection
+POLL_INTERVALS_S: Final = (0.002, 0.5)  # first and longest interval between two polls of the store
+MAX_IN_FLIGHT: Final = 16  # digests that are sent or awaited at a time
+SLOTS: Final = 4  # keys of each rank for one model, which are reused in turn
 
 Numbers = list[list[float]]
 
 
 @dataclass(slots=True, kw_only=True)
 class RankDigest:
-    """The digest of one rank in one round of a model, and the rank to compare with."""
+    """The digest of one rank after one round of a model, and the rank to compare it with."""
 
     store: Callable[[], Any]
-    """Opens the store; called on the exchange thread."""
+    """Function that opens the store; called on the exchange thread."""
     name: str
     """Name of the model, the same in every process."""
     round_key: tuple[int, int]
@@ -43,10 +43,10 @@ class RankDigest:
     slot: int
     rank: int
     other_rank: int | None
-    """Rank to compare with; None = only send."""
+    """Rank whose digest is awaited; None = this digest is only sent."""
     digest: TensorDigest
     context: Any = None
-    """Data of the sender for handling the response."""
+    """Data with which the sender handles the response."""
     is_sent: bool = False
     created_s: float = field(default_factory=monotonic)
 
@@ -56,27 +56,27 @@ class RankDigest:
 
 
 class DigestStore:
-    """Digests in flight and received responses of one process, not of its forked children."""
+    """Digests in flight and received responses of this process; forked children have their own."""
 
     def __init__(self) -> None:
         self.responses: deque[tuple[RankDigest, Numbers]] = deque(maxlen=MAX_IN_FLIGHT)
         self.errors: deque[Exception] = deque(maxlen=1)
-        """Internal errors of the thread."""
+        """Internal errors on the exchange thread."""
         self._pending: deque[RankDigest] = deque(maxlen=MAX_IN_FLIGHT)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake_up = threading.Event()
 
-    def send(self, digest_message: RankDigest) -> None:
-        """Send a digest; its response, if any, will be in ``responses``."""
+    def send(self, message: RankDigest) -> None:
+        """Send a digest; the response to it, if any, is added to ``responses``."""
         with self._lock:
-            self._pending.append(digest_message)
+            self._pending.append(message)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="trueloop-ranks", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
-        """Wait briefly for digests in flight, and drop the rest."""
+        """Wait briefly for digests in flight, then drop those that remain."""
         thread = self._thread
         if thread is None:
             return
@@ -93,51 +93,48 @@ class DigestStore:
                 if not pending:
                     self._thread = None
                     return
-            for digest_message in pending:
-                if not self._advance(digest_message):
+            for message in pending:
+                if not self._advance(message):
                     with self._lock:
-                        if digest_message in self._pending:
-                            self._pending.remove(digest_message)
+                        if message in self._pending:
+                            self._pending.remove(message)
                     interval_s = POLL_INTERVALS_S[0]
             self._wake_up.wait(interval_s)
             interval_s = min(1.5 * interval_s, max_interval_s)
 
-    def _advance(self, digest_message: RankDigest) -> bool:
-        """Advance the exchange of a digest by one step; False once it is finished."""
-        if monotonic() - digest_message.created_s > RESPONSE_TIMEOUT_S or not dist.is_initialized():
+    def _advance(self, message: RankDigest) -> bool:
+        """Advance the exchange of a digest by one step; return False once the exchange is finished."""
+        if monotonic() - message.created_s > RESPONSE_TIMEOUT_S or not dist.is_initialized():
             return False
-        if not digest_message.is_sent and not digest_message.digest.ready():
+        if not message.is_sent and not message.digest.ready():
             return True
         try:
-            return self._exchange(digest_message, digest_message.store())
+            return self._exchange(message, message.store())
         except RuntimeError:  # the store is closed, as at the end of a run, or too slow: no comparison
             return False
         except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
             self.errors.append(error)
             return False
 
-    def _exchange(self, digest_message: RankDigest, store: Any) -> bool:
-        if not digest_message.is_sent:
-            store.set(
-                digest_message.key(digest_message.rank),
-                _encode(digest_message.round_key, digest_message.digest.numbers.tolist()),
-            )
-            digest_message.is_sent = True
-        if digest_message.other_rank is None:
+    def _exchange(self, message: RankDigest, store: Any) -> bool:
+        if not message.is_sent:
+            store.set(message.key(message.rank), _encode(message.round_key, message.digest.numbers.tolist()))
+            message.is_sent = True
+        if message.other_rank is None:
             return False
-        key = digest_message.key(digest_message.other_rank)
+        key = message.key(message.other_rank)
         if not store.check([key]):
             return True
         round_key, numbers = _decode(store.get(key))
-        if round_key == digest_message.round_key:
-            self.responses.append((digest_message, numbers))
-        return round_key < digest_message.round_key
+        if round_key == message.round_key:
+            self.responses.append((message, numbers))
+        return round_key < message.round_key
 
 
 class StoreConnection:
     """Opens the store of this process's groups, over a separate connection.
 
-    A store in a file or in memory has no connection: there the program's own is used, and released after each digest.
+    A store in a file or in memory has no connection: then the program's store is used, and released after each digest.
     """
 
     def __init__(self) -> None:
@@ -145,7 +142,7 @@ class StoreConnection:
         self._client: Any = None
 
     def opener(self) -> Callable[[], Any]:
-        """Return a function that opens the store, to be called on the exchange thread; does not block."""
+        """Return a function, to be called on the exchange thread, that opens the store; this does not block."""
         store: Any = cast("Any", dist).distributed_c10d._get_default_store()  # noqa: SLF001
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store

@@ -1,7 +1,7 @@
 """Records what one process did in a round of a replicated model: its inputs, and its own gradient.
 
-The gradient is read where it arrives at a parameter, before it is averaged with other processes. Only a few numbers of
-both are kept, see `digest_rows`; there is no synchronisation, and nothing is changed.
+The gradient is read by a hook on the parameter, before it is averaged with other processes. Only a few numbers of both
+are stored, see `digest_rows`. Nothing is synchronised or changed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from trueloop.tracing.replicas.tensor_digest import WIDTH, digest_rows, is_comparable
 
-SAMPLED_POSITIONS: Final = (0.0, 0.5, 1.0)  # of the parameters whose gradient is read, from first to last
-MAX_DEPTH: Final = 4  # nested lists and dictionaries in the model's inputs
-ROWS: Final = 2  # inputs, gradient
+SAMPLED_POSITIONS: Final = (0.0, 0.5, 1.0)  # parameters whose gradient is read: 0 = the first, 1 = the last
+MAX_DEPTH: Final = 4  # levels of nested lists and dictionaries in the model's inputs
+ROWS: Final = 2  # one for the inputs, one for the gradient
 
 GradientHandler = Callable[["RoundWork", Tensor], None]
 
@@ -25,22 +25,22 @@ class RoundWork:
 
     Args:
         number: number of the round.
-        given: arguments of the wrapper.
+        inputs: arguments of the wrapper.
         parameters: trained synchronised parameters, on one device.
-        on_gradient: calls the method of that name, and never raises.
+        on_gradient: calls the method `on_gradient`, and never raises.
 
-    Cost: as `digest_rows`, of the inputs and of three gradients.
+    Cost: that of `digest_rows` for the inputs and three gradients.
     """
 
-    def __init__(self, number: int, given: Any, parameters: Sequence[Tensor], on_gradient: GradientHandler) -> None:
+    def __init__(self, number: int, inputs: Any, parameters: Sequence[Tensor], on_gradient: GradientHandler) -> None:
         self.number = number
         device = parameters[0].device
-        inputs = [each for each in _tensors(given, MAX_DEPTH) if each.device == device]
-        self._inputs = _combine(digest_rows(inputs)) if inputs else None
+        tensors = [each for each in _tensors(inputs, MAX_DEPTH) if each.device == device]
+        self._inputs = _combine(digest_rows(tensors)) if tensors else None
         self._gradients: list[Tensor] = []
         last = len(parameters) - 1
-        chosen = {round(place * last) for place in SAMPLED_POSITIONS} if inputs else ()
-        self._hooks = [parameters[index].register_hook(partial(on_gradient, self)) for index in chosen]
+        indices = {round(position * last) for position in SAMPLED_POSITIONS} if tensors else ()
+        self._hooks = [parameters[index].register_hook(partial(on_gradient, self)) for index in indices]
 
     def on_gradient(self, gradient: Tensor) -> None:
         """Record one of the gradients."""
@@ -54,7 +54,7 @@ class RoundWork:
         self._hooks = []
 
     def digest_rows(self) -> Tensor | None:
-        """Return [ROWS, WIDTH] on the device; None without a gradient or an input."""
+        """Return the digests [ROWS, WIDTH] on the device; None without a gradient or an input."""
         if self._inputs is None or not self._gradients:
             return None
         return torch.stack([self._inputs, torch.stack(self._gradients).sum(0)])
@@ -69,13 +69,13 @@ class RoundComparison(NamedTuple):
 
 
 def record_round(
-    number: int, given: Any, parameters: Sequence[Tensor], on_gradient: GradientHandler
+    number: int, inputs: Any, parameters: Sequence[Tensor], on_gradient: GradientHandler
 ) -> RoundWork | None:
     """Record a round; None during CUDA graph capture, or without trained parameters on one device."""
     trained = [each for each in parameters if each.requires_grad]
     if len({each.device for each in trained}) != 1 or _is_capturing(trained[0].device):
         return None
-    return RoundWork(number, given, trained, on_gradient)
+    return RoundWork(number, inputs, trained, on_gradient)
 
 
 def unknown_rows(device: torch.device) -> Tensor:
@@ -86,19 +86,19 @@ def unknown_rows(device: torch.device) -> Tensor:
 def compare_rounds(
     own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], rounding: float
 ) -> RoundComparison | None:
-    """Compare the rows of two processes; None if one of them is unknown, or the gradient is zero.
+    """Compare the digest rows of two processes; None if a row is unknown, or the gradient is zero.
 
     Args:
-        own: [ROWS][WIDTH].
-        other: rows of the other process.
-        rounding: allowed relative difference of gradients, since kernels sum in any order.
+        own: digest rows of this process, [ROWS][WIDTH].
+        other: digest rows of the other process.
+        rounding: allowed relative difference of gradients, since kernels do not sum in a fixed order.
     """
-    (mine, my_gradient), (theirs, their_gradient) = own, other
-    size = max(my_gradient[0], their_gradient[0]) ** 0.5
-    if not all(value - value == 0 for each in (*own, *other) for value in each) or not size:
+    (own_inputs, own_gradient), (other_inputs, other_gradient) = own, other
+    norm = max(own_gradient[0], other_gradient[0]) ** 0.5
+    if not all(value - value == 0 for each in (*own, *other) for value in each) or not norm:
         return None
-    difference = max(abs(one - two) for one, two in zip(my_gradient[1:], their_gradient[1:], strict=True))
-    return RoundComparison(tuple(mine), list(mine) == list(theirs) and difference <= rounding * size)
+    difference = max(abs(a - b) for a, b in zip(own_gradient[1:], other_gradient[1:], strict=True))
+    return RoundComparison(tuple(own_inputs), list(own_inputs) == list(other_inputs) and difference <= rounding * norm)
 
 
 def _is_capturing(device: torch.device) -> bool:
@@ -106,17 +106,17 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 def _combine(rows: Tensor) -> Tensor:
-    """Combine several rows into one that depends on their order."""
+    """Combine several rows into one row that depends on their order."""
     return torch.arange(1, len(rows) + 1, dtype=rows.dtype, device=rows.device) @ rows
 
 
-def _tensors(given: Any, depth: int) -> Iterator[Tensor]:
-    if isinstance(given, Tensor):
-        if given.numel() and is_comparable(given) and not given.is_quantized:
-            yield given.detach()
-    elif depth and isinstance(given, Mapping):
-        for each in cast("Mapping[Any, Any]", given).values():
+def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if value.numel() and is_comparable(value) and not value.is_quantized:
+            yield value.detach()
+    elif depth and isinstance(value, Mapping):
+        for each in cast("Mapping[Any, Any]", value).values():
             yield from _tensors(each, depth - 1)
-    elif depth and isinstance(given, list | tuple):
-        for each in cast("Sequence[Any]", given):
+    elif depth and isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
             yield from _tensors(each, depth - 1)

@@ -1,8 +1,8 @@
 """Digests of tensors: a few numbers that are compared between processes.
 
-For each parameter these are its squared norm and its products with three rows of signs that are equal on all processes.
-The products of two parameters that differ by d differ by about the norm of d, so rounding can be distinguished from a
-mistake, which a hash of the bits could not.
+The numbers of a parameter are its squared norm and its products with three rows of signs, which are the same on all
+processes. If two parameters differ by d, their products differ by about the norm of d. So rounding can be distinguished
+from a mistake, which a hash of the bits could not do.
 """
 
 import math
@@ -12,25 +12,23 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-ROWS: Final = 3  # of signs: with one, one comparison in thirty would miss a difference
+ROWS: Final = 3  # rows of signs; with a single row, one comparison in thirty would miss a difference
 WIDTH: Final = 1 + ROWS
-MAX_VALUES: Final = 2**18  # values of one parameter, evenly spaced
-ULPS: Final = (
-    32.0  # allowed difference after one step, in units of the parameter's type; grows with the root of the steps
-)
-MIN_RELATIVE_NORM: Final = 1e-3  # of the largest norm; differences of smaller parameters are measured relative to this
+MAX_VALUES: Final = 2**18  # values of one parameter that are read, evenly spaced
+ULPS: Final = 32.0  # machine epsilons by which a parameter may differ after one step; times the root of more steps
+MIN_RELATIVE_NORM: Final = 1e-3  # of the largest norm; a smaller norm is replaced by this one in relative differences
 
 
 class TensorDigest(NamedTuple):
-    """The numbers of a digest, available once the device has computed them."""
+    """The numbers of a digest, which are valid once the device has computed them."""
 
     numbers: Tensor
-    """[parameters, WIDTH], float64, in main memory; not valid before ``ready()``."""
+    """Shape [parameters, WIDTH], float64, in main memory; not valid before ``ready()``."""
     ready: Callable[[], bool]
 
 
 def is_comparable(parameter: Tensor) -> bool:
-    """Return True for a dense parameter that this process holds in full, not as a shard."""
+    """Return True for a dense parameter that is complete in this process, not a shard."""
     plain = type(parameter) in (Tensor, nn.Parameter) and parameter.layout is torch.strided
     return plain and parameter.device.type in ("cpu", "cuda")
 
@@ -39,10 +37,10 @@ def tensor_digest(parameters: Sequence[Tensor], more: Tensor | None = None) -> T
     """Compute the numbers on the device; None during CUDA graph capture.
 
     Args:
-        parameters: any shapes and types, all on one device.
-        more: [any, WIDTH], rows to append, on that device.
+        parameters: parameters of any shapes and types, all on one device.
+        more: rows to append, [any, WIDTH], on the same device.
 
-    Cost: as `digest_rows`; no synchronisation.
+    Cost: that of `digest_rows`; no synchronisation.
     """
     device = parameters[0].device
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -53,18 +51,18 @@ def tensor_digest(parameters: Sequence[Tensor], more: Tensor | None = None) -> T
             numbers = torch.cat([numbers, more])
         if device.type == "cpu":
             return TensorDigest(numbers, lambda: True)
-        there = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
-        there.copy_(numbers, non_blocking=True)
+        on_cpu = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
+        on_cpu.copy_(numbers, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        return TensorDigest(there, event.query)
+        return TensorDigest(on_cpu, event.query)
 
 
 def digest_rows(tensors: Sequence[Tensor]) -> Tensor:
-    """Return [tensors, WIDTH], float64, on their device: squared norms, and products with the signs.
+    """Return float64 [tensors, WIDTH] on the tensors' device: squared norms, and products with the signs.
 
-    Cost: reads at most 2**18 values of each tensor; on a CPU core 45 us each and 3 us per 1,000 values: 0.1 s for
-        GPT-2 small.
+    Cost: reads at most 2**18 values of each tensor; on a CPU core 45 us for each tensor and 3 us per 1,000 values: 0.1
+        s for GPT-2 small.
     """
     with torch.no_grad():
         samples = [_sample(each.detach()) for each in tensors]
@@ -80,24 +78,25 @@ def find_differences(
     """Return the parameters that differ by more than rounding, with the relative difference, largest first.
 
     Args:
-        own: [parameters][WIDTH], as above.
+        own: numbers of this process, [parameters][WIDTH].
         other: numbers of the other process.
         epsilons: machine epsilon of each parameter's type.
-        steps: number of steps since both were equal; their rounding adds up like a random walk.
+        steps: number of steps since both were equal; rounding errors of steps add up like a random walk.
     """
     squares = [each[0] for each in (*own, *other) if math.isfinite(each[0])]
     min_norm = MIN_RELATIVE_NORM * math.sqrt(max(squares, default=0.0))
     found: list[tuple[int, float]] = []
-    for index, (mine, theirs, epsilon) in enumerate(zip(own, other, epsilons, strict=True)):
-        finite = [all(map(math.isfinite, each)) for each in (mine, theirs)]
+    for index, (first, second, epsilon) in enumerate(zip(own, other, epsilons, strict=True)):
+        finite = [all(map(math.isfinite, each)) for each in (first, second)]
         if not all(finite):
             found += [(index, math.inf)] if any(finite) else []
             continue
-        size = max(math.sqrt(mine[0]), math.sqrt(theirs[0]), min_norm)
-        difference = max(abs(one - two) for one, two in zip(mine[1:], theirs[1:], strict=True))
-        share = max(difference, abs(math.sqrt(mine[0]) - math.sqrt(theirs[0]))) / size if size else 0.0
-        if share > ULPS * epsilon * math.sqrt(max(1, steps)):
-            found.append((index, share))
+        first_norm, second_norm = math.sqrt(first[0]), math.sqrt(second[0])
+        size = max(first_norm, second_norm, min_norm)
+        difference = max(abs(a - b) for a, b in zip(first[1:], second[1:], strict=True))
+        relative = max(difference, abs(first_norm - second_norm)) / size if size else 0.0
+        if relative > ULPS * epsilon * math.sqrt(max(1, steps)):
+            found.append((index, relative))
     return sorted(found, key=lambda each: -each[1])
 
 
@@ -110,12 +109,12 @@ def epsilon_of(parameter: Tensor) -> float:
 def _sample(parameter: Tensor) -> Tensor:
     values = torch.view_as_real(parameter) if parameter.is_complex() else parameter
     flat = values.reshape(-1)
-    stride = -(-len(flat) // MAX_VALUES) | 1 if len(flat) > MAX_VALUES else 1  # odd: not always the same column
+    stride = -(-len(flat) // MAX_VALUES) | 1 if len(flat) > MAX_VALUES else 1  # odd, so not always in the same column
     return flat[::stride].double()
 
 
 def _signs(count: int, device: torch.device) -> Tensor:
-    """Return [ROWS, count] of pseudo-random +1 and -1, equal on all processes, without using a generator."""
+    """Return pseudo-random +1 and -1, [ROWS, count], equal on all processes, without using a generator."""
     mixed = torch.arange(1, count + 1, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
     mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
     return torch.stack([((mixed >> bit) & 1).double() * 2 - 1 for bit in range(37, 37 + ROWS)])

@@ -112,7 +112,7 @@ class Detector(BaseDetector):
         elif isinstance(event, SortedLabels):
             known.blocks[event.column] = event
         else:
-            return self._evidence(known) if event.batches_with_backward else None
+            return self._evidence(known) if event.backwards else None
         return None
 
     def _on_loader_started(self, event: LoaderStarted) -> None:
