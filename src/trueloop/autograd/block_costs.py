@@ -72,7 +72,7 @@ def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
         costs: measured costs of all blocks.
         spare_b: smallest number of bytes to save.
 
-    Reoffsets:
+    Returns:
         Names in the given order; each of them is needed.
 
     Raises:

@@ -45,7 +45,7 @@ def chunked_cross_entropy(
         label_smoothing: share of the target spread over all words, in [0, 1].
         chunk: tokens at a time, at least 1; None = as many as make `CHUNK` logits.
 
-    Reoffsets:
+    Returns:
         The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``:
         a metric that needs the logits cannot be had with it.
 

@@ -112,7 +112,7 @@ def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -
         inner: inner products of the gradients, [T, T], float64.
         generator: draws the orders; None = torch's default one.
 
-    Reoffsets:
+    Returns:
         Weights [T] of the original gradients in the sum of the projected ones.
     """
     tasks = len(inner)
@@ -131,7 +131,7 @@ def least_norm(inner: Tensor) -> Tensor:
     Args:
         inner: inner products of the gradients, [T, T], float64.
 
-    Reoffsets:
+    Returns:
         Weights [T], exact for two losses; for more the norm's square is within 1e-12 of the least, relative to the
         longest gradient's.
     """
@@ -159,7 +159,7 @@ def worst_case(inner: Tensor, closeness: float) -> Tensor:
         inner: inner products of the gradients, [T, T], float64.
         closeness: the ball's radius by the length of the mean, 0 (the mean) to below 1.
 
-    Reoffsets:
+    Returns:
         Weights [T].
 
     Raises:

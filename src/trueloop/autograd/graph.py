@@ -102,7 +102,7 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
         model: model whose parameters and buffers are named and searched for.
         named: further tensors by name, such as the batch or intermediate results.
 
-    Reoffsets:
+    Returns:
         At most 20,000 nodes, the nearest to the loss.
 
     Raises:

@@ -65,7 +65,7 @@ def gradients(
         parameters: parameters that require a gradient.
         retain_graph: keep the graph for your own backward.
 
-    Reoffsets:
+    Returns:
         For each loss one tensor for each parameter, 0 where the loss does not depend on it.
 
     Raises:

@@ -24,7 +24,7 @@ def log_sum_exp(logits: Tensor, dim: int = -1, *, keepdim: bool = False) -> Tens
         dim: the dimension summed over; not empty.
         keepdim: keep it, with size 1.
 
-    Reoffsets:
+    Returns:
         -inf where every logit is masked, with gradient 0.
 
     Raises:
@@ -44,7 +44,7 @@ def softmax(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension that sums to 1.
 
-    Reoffsets:
+    Returns:
         Like ``logits``; all 0 where every logit is masked, as attention over nothing wants it.
 
     Raises:
@@ -61,7 +61,7 @@ def log_softmax(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension whose exponentials sum to 1.
 
-    Reoffsets:
+    Returns:
         Like ``logits``; -inf where masked, with gradient 0.
 
     Raises:
@@ -80,7 +80,7 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
         logits: any shape, floating point; -inf masks. Halves are computed in float32.
         dim: the dimension of the classes; it is left out of the result.
 
-    Reoffsets:
+    Returns:
         Between 0 and the logarithm of the number of classes; 0 where every logit is masked.
 
     Raises:

@@ -80,7 +80,7 @@ def _run_compiled(
         Loss, norm, skipped and divisor, on the host where the CPU trains; None where the eager loop has to take it.
     """
     guard = parts.guard
-    if program.draws:
+    if program.draws_random_numbers:
         guard.snapshot(buffers=False)  # the program restores the buffers itself
     try:
         results = step.run_update(program, batch)
@@ -100,7 +100,7 @@ def _run_compiled(
     if not parts.on_host:
         return results.unbind()
     numbers = results.tolist()
-    if numbers[2] and not program.draws:
+    if numbers[2] and not program.draws_random_numbers:
         guard.snapshot(buffers=False)  # the program has not changed the generator
     return numbers
 
