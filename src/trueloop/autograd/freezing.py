@@ -33,7 +33,7 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
     settings. A group that becomes empty is not removed, because schedulers rely on the number of groups.
 
     A frozen BatchNorm layer still updates its running statistics in train mode: set it to eval mode yourself. With
-    DistributedDataParallel, freeze or thaw first and wrap the model again: the wrapper chooses which gradients to await.
+    DistributedDataParallel, freeze or thaw first and wrap the model again: DDP chooses which gradients to await.
 
     Args:
         model: model to modify; it is unchanged if an error is raised.

@@ -42,7 +42,7 @@ def init_process_group(
 
     Args:
         info: rank of this process and address of the first one.
-        backend: ``backend`` of torch's `init_process_group`.
+        backend: ``backend`` of `torch.distributed.init_process_group`.
         timeout_s: seconds to wait for the others, now and in every collective.
         keepalive_timeout_s: seconds without an answer after which a machine counts as lost; on Linux only.
 

@@ -198,7 +198,7 @@ class ReplayableWindow:
         return micro
 
     def largest_piece(self) -> int:
-        """Return the number of examples in the largest micro-batch so far, as it was split."""
+        """Return the number of examples in the largest piece of a micro-batch so far."""
         return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.read)
 
     def check_splittable(self, max_examples: int) -> None:
