@@ -28,7 +28,7 @@ class GradNorm:
     """Balances losses by the norms of their gradients.
 
     A loss that has fallen less than the others, relative to its initial value, gets a larger gradient.
-    Call `balance` at every update with the unweighted losses, then run a backward with the weights that it reoffsets::
+    Call `balance` at every update with the unweighted losses, then run a backward with the weights that it returns::
 
         balance = gradnorm.balance(losses, list(model.body[-1].parameters()))
         trueloop.autograd.backward(losses, weights=balance.weights)

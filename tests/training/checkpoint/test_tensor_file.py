@@ -185,5 +185,5 @@ def test_a_type_that_this_torch_lacks_is_named(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "a"
     write_tensors(path, {"scale": torch.arange(3, dtype=torch.int16)}, {})
     monkeypatch.delitem(DTYPES, "I16")
-    with pytest.raises(CheckpointError, match=r"holds 'scale' as int16, which torch .* does not have"):
+    with pytest.raises(CheckpointError, match=r"'scale' has the type int16, which torch .* does not have"):
         read_tensors(path)
