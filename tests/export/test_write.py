@@ -174,6 +174,6 @@ def test_parity_counts_what_differs():
     assert compare_outputs(give(nan, 1.0), give(1.0, 1.0), batch).difference == float("inf")
     shorter = compare_outputs(give(1.0, 1.0), give(1.0), batch)
     assert shorter.difference == float("inf")
-    assert "for float32[2, 1] it returns float32[1], but the live model returns float32[2]" in str(shorter)
+    assert "for float32[2, 1] it returns float32[1], but the original returns float32[2]" in str(shorter)
     assert compare_outputs(give(float("inf")), give(float("inf")), batch).passed
     assert not compare_outputs(give(1), give(1.0), batch).passed, "another type"
