@@ -95,7 +95,7 @@ def test_pieces_hold_every_byte_of_every_document(tmp_path_factory, documents, l
     for i, document in enumerate(documents):
         (folder / f"{i}.txt").write_bytes(document)
     if not any(documents):
-        with pytest.raises(InvalidData, match="hold no text"):
+        with pytest.raises(InvalidData, match="There is no text"):
             TextFiles(folder, length)
         return
     data = TextFiles(folder, length)

@@ -65,12 +65,10 @@ class GradNorm:
 
         Cost: for each loss, a backward pass down to ``shared``, after which it waits for the GPU.
         """
-        by_loss = gradients(losses, shared, retain_graph=True)
+        grads = gradients(losses, shared, retain_graph=True)
         values = {name: float(loss.detach()) for name, loss in losses_by_name(losses).items()}
         self._begin(values)
-        lengths = {
-            name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in by_loss.items()
-        }
+        lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in grads.items()}
         norms = {name: self._weights[name] * length for name, length in lengths.items()}
         mean = sum(norms.values()) / len(norms)
         if not 0 < mean < math.inf:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trueloop.core.errors import InvalidModel
 
-# Whether a compiled block writes buffers in both passes can only be told by the version: 2.6 to 2.8 do, 2.9.1 does not.
+# Whether a compiled block writes buffers in both passes depends on the version only: 2.6 to 2.8 do, 2.9.1 does not.
 WRITES_TWICE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9)
 
 
