@@ -1,4 +1,4 @@
-"""`trueloop.autograd`: inspects the autograd graph, and changes what backward computes and keeps.
+"""`trueloop.autograd`: tools to inspect the autograd graph, and to change what backward computes and stores.
 
 Stable functions of logits, straight-through estimators, reversed and scaled gradients, freezing during a run, detached
 state, several losses, chunked cross-entropy for a large vocabulary, gradient checkpointing, and the graph of a loss.

@@ -126,8 +126,7 @@ class ShardEpoch:
 
         Args:
             lane: indices of the lane's shards.
-            start: position to start at; earlier shards are not opened, earlier samples of its shard are read and
-                dropped.
+            start: position to start at; earlier shards are not opened, earlier samples of its shard are dropped.
 
         Raises:
             InvalidData: the number of samples in a shard differs from ``sizes``.
@@ -225,10 +224,7 @@ def _check_sizes(sizes: Sequence[int], shards: int) -> None:
     if len(sizes) != shards:
         raise InvalidData(f"There are {len(sizes)} sizes for {shards} shards.", fix="Give one size per shard.")
     if min(sizes) < 0 or not sum(sizes):
-        raise InvalidData(
-            f"In sizes, the smallest number is {min(sizes)} and the sum is {sum(sizes)}.",
-            fix="Give numbers >= 0, not all 0.",
-        )
+        raise InvalidData(f"sizes has minimum {min(sizes)} and sum {sum(sizes)}.", fix="Give numbers >= 0, not all 0.")
 
 
 def _size_mismatch(name: str, expected: int, offset: int, *, ended: bool) -> InvalidData:

@@ -43,10 +43,9 @@ class _StreamMicroBatch(NamedTuple):
 class ShardLoader:
     """Batches of `Shards`: a `trueloop.core.protocols.BatchSource`.
 
-    An epoch is one sequence of samples that takes one sample of each lane in turn; every ``effective_batch`` samples
-    are a window. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and
-    ``seed``; ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. The state of the global
-    random generators does not change.
+    An epoch is one sequence of samples that takes one sample of each lane in turn; ``effective_batch`` samples are a
+    window. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed``;
+    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators do not change.
 
     If ``sizes`` are given, ``processes`` divides the number of lanes, and ``drop_last`` is off, a process reads only
     the shards of its own lanes. Otherwise every process reads all shards and uses its share, so that all of them know

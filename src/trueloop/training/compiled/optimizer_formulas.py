@@ -1,8 +1,7 @@
 """The arithmetic of PyTorch's optimizers for one parameter, as pure functions that a compiler can fuse.
 
 Inductor cannot fuse anything with a fused kernel: gradients would be written to memory only to be read again. These
-functions compute the same numbers from the same state, except for rounding, so that compiled and eager runs can
-continue each other's checkpoints.
+functions return the same numbers up to rounding, and compiled and eager runs can continue each other's checkpoints.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -142,19 +142,14 @@ class OutOfMemoryRetry:
                 why=f"{cause} The model takes {format_model_size(self._model)}; gradients and optimizer need more.",
                 fix=REMEDIES,
             )
+        fix = f"Set micro_batch lower; or {REMEDIES}"
         if reason := self._reason_not_to_split():
-            raise OutOfMemory(
-                f"{what}.",
-                why=f"{cause} The micro-batch is not halved: {reason}.",
-                fix=f"Set micro_batch lower; or {REMEDIES}",
-            )
+            raise OutOfMemory(f"{what}.", why=f"{cause} The micro-batch is not halved: {reason}.", fix=fix)
         self.max_micro_batch = -(-size // 2)
         try:
             replay.check_splittable(self.max_micro_batch)
         except InvalidData as error:
-            raise OutOfMemory(
-                f"{what}.", why=f"{cause} {error}", fix=f"Set micro_batch lower; or {REMEDIES}"
-            ) from error
+            raise OutOfMemory(f"{what}.", why=f"{cause} {error}", fix=fix) from error
 
     def _reason_not_to_split(self) -> str:
         """Return why a window must not be split further; "" if it may be."""
