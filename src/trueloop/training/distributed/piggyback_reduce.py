@@ -38,7 +38,7 @@ class PiggybackReduce:
     def encode(self, numbers: Sequence[float]) -> Tensor:
         """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; clear the previous gradient."""
         self.parameter.grad = None
-        factor = self._processes  # cancels DDP's division; as it is applied before, integers stay exact
+        factor = self._processes  # cancels DDP's division; multiplying first keeps integers exact
         parts = [part * factor for number in numbers for part in _to_digits(number)]
         return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
