@@ -42,8 +42,8 @@ def test_one_micro_batch_is_run_and_its_tensors_are_named():
     graph = graph_of(replace(recipe(), train=replace(recipe().train, micro_batch=5)))
     [inputs] = [memory for memory in graph.memories if memory.owner == "batch[0]"]
     assert inputs.size_b == 5 * 4 * 4
-    assert graph.nodes[0].of == "loss"
-    assert "output" in {node.of for node in graph.nodes}
+    assert graph.nodes[0].tensor_name == "loss"
+    assert "output" in {node.tensor_name for node in graph.nodes}
     assert graph.unreachable == ()
     assert {"0.0", "0.1", "1"} & {node.module.removesuffix(".linear") for node in graph.nodes} == {"0.0", "0.1", "1"}
 

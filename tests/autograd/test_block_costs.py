@@ -97,5 +97,5 @@ def test_the_blocks_that_are_most_worth_it_are_chosen_and_none_too_many(spare_b:
 
 
 def test_more_than_there_is_cannot_be_spared():
-    with pytest.raises(InvalidConfig, match="1000 bytes are to be saved, but all 4 blocks together save 650 bytes"):
+    with pytest.raises(InvalidConfig, match="All 4 blocks together save 650 bytes, but spare_b asks for 1000 bytes"):
         choose(COSTS, 1000)

@@ -152,7 +152,7 @@ def test_without_a_gradient_nothing_is_kept():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hidden": torch.zeros(2, 7, WORDS)}, "not the logits"),
+        ({"hidden": torch.zeros(2, 7, WORDS)}, "not logits"),
         ({"target": torch.zeros(14, dtype=torch.int64)}, "one word index per token"),
         ({"target": torch.zeros(2, 7)}, "The target is float32"),
         ({"weight": torch.zeros(3)}, "there are 11 words"),

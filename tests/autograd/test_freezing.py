@@ -52,7 +52,7 @@ def test_what_stays_keeps_its_moments_and_its_group(model: nn.Module, fused: boo
     before = {name: copy.deepcopy(optimizer.state[each]) for name, each in model.head.named_parameters()}
     changed = freeze(model, "body.*", optimizer=optimizer)
     assert changed.parameters == tuple(f"body.{name}" for name, _each in model.body.named_parameters())
-    assert changed.taken_out == 6
+    assert changed.removed == 6
     assert [group["params"] for group in optimizer.param_groups] == [[model.head.weight], [model.head.bias]]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     for name, each in model.head.named_parameters():
@@ -91,7 +91,7 @@ def test_thawed_ones_come_back_in_the_models_order_with_fresh_moments(model: nn.
     freeze(model, "body.*", optimizer=optimizer)
     changed = thaw(model, "body.2.*", "body.1.*", optimizer=optimizer)
     assert changed.parameters == ("body.1.weight", "body.1.bias", "body.2.weight", "body.2.bias")
-    assert changed.put_in == 4
+    assert changed.added == 4
     fresh = grouped(model)
     assert [[*map(id, a["params"])] for a in optimizer.param_groups] == [
         [*map(id, b["params"])] for b in fresh.param_groups
@@ -192,9 +192,9 @@ def test_a_tied_weight_goes_by_any_of_its_names_and_comes_back_once(model: nn.Mo
     model.body[2].weight = model.body[0].weight = nn.Parameter(torch.randn(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     changed = freeze(model, "body.2.weight", optimizer=optimizer)
-    assert (changed.parameters, changed.taken_out) == (("body.2.weight",), 1)
+    assert (changed.parameters, changed.removed) == (("body.2.weight",), 1)
     assert not model.body[0].weight.requires_grad
-    assert thaw(model, "body.*.weight", optimizer=optimizer).put_in == 1
+    assert thaw(model, "body.*.weight", optimizer=optimizer).added == 1
     assert sum(each is model.body[0].weight for each in optimizer.param_groups[0]["params"]) == 1
 
 
@@ -202,10 +202,10 @@ def test_again_is_nothing(model: nn.Module):
     optimizer = grouped(model)
     freeze(model, "head.*", optimizer=optimizer)
     again = freeze(model, "head.*", optimizer=optimizer)
-    assert (again.parameters, again.taken_out) == ((), 0)
+    assert (again.parameters, again.removed) == ((), 0)
     thaw(model, "head.*", optimizer=optimizer)
     again = thaw(model, "head.*", optimizer=optimizer)
-    assert (again.parameters, again.put_in) == ((), 0)
+    assert (again.parameters, again.added) == ((), 0)
 
 
 def test_a_wrong_pattern_changes_nothing_and_is_named_with_the_nearest(model: nn.Module):
@@ -232,8 +232,8 @@ def test_groups_that_differ_in_their_rate_are_not_guessed(model: nn.Module):
     assert not model.body[0].weight.requires_grad
     with pytest.raises(InvalidConfig, match="no group 'slwo'"):
         thaw(model, "body.0.*", optimizer=optimizer, group="slwo")
-    assert thaw(model, "body.0.weight", optimizer=optimizer, group="slow").put_in == 1
-    assert thaw(model, "body.0.bias", optimizer=optimizer, group=0).put_in == 1
+    assert thaw(model, "body.0.weight", optimizer=optimizer, group="slow").added == 1
+    assert thaw(model, "body.0.bias", optimizer=optimizer, group=0).added == 1
     assert [len(group["params"]) for group in optimizer.param_groups] == [3, 3]
     step(model, optimizer)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from trueloop.autograd.graph import Graph, following, inspect
+from trueloop.autograd.graph import Graph, inspect, record_modules
 from trueloop.autograd.stable_softmax import softmax
 from trueloop.core.errors import InvalidData
 
@@ -33,7 +33,7 @@ def model() -> Net:
 
 
 def looked(model: nn.Module, x: Tensor, **named: Tensor) -> Graph:
-    with following(model):
+    with record_modules(model):
         loss = F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.int64))
     return inspect(loss, model, {"x": x, "loss": loss, **named})
 
@@ -45,11 +45,11 @@ def test_every_operation_has_the_module_that_made_it(model: Net):
     assert modules["ReluBackward0"] == "body.1"
     assert modules["NllLossBackward0"] == "", "outside of all"
     assert {node.module for node in graph.nodes if node.name == "AddmmBackward0"} == {"body.0", "head"}
-    assert graph.nodes[0].of == "loss"
+    assert graph.nodes[0].tensor_name == "loss"
 
 
 def test_the_hooks_are_taken_off_even_after_an_error(model: Net):
-    with pytest.raises(RuntimeError), following(model):
+    with pytest.raises(RuntimeError), record_modules(model):
         model(torch.randn(5, 7))
     for module in model.modules():
         assert not module._forward_hooks
@@ -81,7 +81,7 @@ def test_parameters_that_the_loss_does_not_reach_are_named(model: Net):
     graph = looked(model, torch.randn(5, 3))
     assert graph.unreachable == ("unused.weight", "unused.bias")
     assert graph.frozen == ("body.0.bias",)
-    assert {node.of for node in graph.nodes if node.leaf} == {"body.0.weight", "head.weight", "head.bias"}
+    assert {node.tensor_name for node in graph.nodes if node.leaf} == {"body.0.weight", "head.weight", "head.bias"}
 
 
 def test_after_backward_all_is_freed(model: Net):
@@ -107,7 +107,7 @@ def test_what_is_checkpointed_is_not_computed_by_looking(model: Net):
     graph = inspect(loss, model)
     assert len(runs) == 1
     assert graph.hooked > 0
-    kept = [each for node in graph.nodes for each in node.kept if each.state == "hooked"]
+    kept = [each for node in graph.nodes for each in node.saved if each.state == "hooked"]
     assert all(each.memory is None for each in kept)
     loss.backward()
     assert len(runs) == 2
@@ -117,10 +117,10 @@ def test_custom_functions_and_lists_of_saved_tensors():
     x = torch.randn(3, requires_grad=True)
     graph = inspect(softmax(torch.stack([x, x])).prod())
     [function] = [node for node in graph.nodes if node.name == "_SoftmaxBackward"]
-    assert [(kept.name, kept.shape) for kept in function.kept] == [("tensors[0]", (2, 3))]
+    assert [(kept.name, kept.shape) for kept in function.saved] == [("tensors[0]", (2, 3))]
     indexed = inspect(x[torch.tensor([0, 2])].sum())
     [index] = [node for node in indexed.nodes if node.name == "IndexBackward0"]
-    assert [kept.shape for kept in index.kept] == [(2,)]
+    assert [kept.shape for kept in index.saved] == [(2,)]
 
 
 def test_looking_keeps_nothing_alive(model: Net):
@@ -143,7 +143,7 @@ def test_a_tied_weight_is_one_leaf(model: Net):
     model.unused.weight = model.body[0].weight
     graph = looked(model, torch.randn(5, 3))
     assert graph.unreachable == ("unused.bias",)
-    assert sum(node.of == "body.0.weight" for node in graph.nodes) == 1
+    assert sum(node.tensor_name == "body.0.weight" for node in graph.nodes) == 1
 
 
 def test_a_tensor_without_a_graph_is_refused():

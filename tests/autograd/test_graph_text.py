@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from trueloop.autograd.graph import following, inspect
+from trueloop.autograd.graph import inspect, record_modules
 from trueloop.autograd.graph_text import by_module, largest, overview, tree
 
 
@@ -24,7 +24,7 @@ class Residual(nn.Module):
 def looked() -> tuple[Residual, Tensor]:
     torch.manual_seed(0)
     model, start = Residual(), nn.Parameter(torch.randn(3, 4))
-    with following(model):
+    with record_modules(model):
         loss = model(start * 2).square().sum()
     return model, loss
 

@@ -55,7 +55,7 @@ def test_without_a_bound_all_are(model: nn.Module):
 
 def test_what_cannot_be_is_said(model: nn.Module):
     x = torch.randn(16, 8)
-    with pytest.raises(InvalidConfig, match="all 4 blocks together save"):
+    with pytest.raises(InvalidConfig, match="All 4 blocks together save"):
         recompute(model, lambda: model(x).sum(), spare_b=2**40)
     assert autograd.inspect(model(x).sum(), model).hooked == 0, "nothing was changed"
     with pytest.raises(InvalidModel, match="eval mode"):

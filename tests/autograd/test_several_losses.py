@@ -70,7 +70,7 @@ def test_what_cannot_be_differentiated_is_named(model: nn.Module):
 
 
 def test_weights_are_those_of_the_losses(model: nn.Module):
-    with pytest.raises(InvalidConfig, match="The weights are for a, c, the losses are a, b"):
+    with pytest.raises(InvalidConfig, match="The weights are for a, c, but the losses are a, b"):
         backward(losses(model), weights={"a": 1.0, "c": 2.0})
     with pytest.raises(InvalidConfig, match="1 weights for 2 losses"):
         backward(losses(model), weights=[1.0])

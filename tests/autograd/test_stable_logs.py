@@ -131,5 +131,5 @@ def test_compiled_without_a_break_they_are_the_same(forker, tmp_path: Path):
 
 @each
 def test_integers_are_refused(function: Callable[..., Tensor]):
-    with pytest.raises(InvalidData, match=f"{function.__name__} got a tensor of int64"):
+    with pytest.raises(InvalidData, match=f"{function.__name__} got a tensor of type int64"):
         function(torch.tensor([-1]))

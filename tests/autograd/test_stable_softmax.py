@@ -230,5 +230,5 @@ def test_keepdim_and_an_empty_batch():
 @each
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
 def test_what_is_not_a_real_number_is_refused(function: Callable[..., Tensor], dtype: torch.dtype):
-    with pytest.raises(InvalidData, match=f"{function.__name__} got a tensor of {str(dtype)[6:]}"):
+    with pytest.raises(InvalidData, match=f"{function.__name__} got a tensor of type {str(dtype)[6:]}"):
         function(torch.ones(3, dtype=dtype))

@@ -142,5 +142,5 @@ def test_what_cannot_be_is_refused_by_name():
         sign_through(x, window=0)
     with pytest.raises(InvalidConfig, match="temperature is 0"):
         one_hot_through(x, temperature=0)
-    with pytest.raises(InvalidData, match="round_through got a tensor of int64"):
+    with pytest.raises(InvalidData, match="round_through got a tensor of type int64"):
         round_through(torch.ones(2, dtype=torch.int64))

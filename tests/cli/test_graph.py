@@ -64,7 +64,7 @@ def test_json_holds_everything_and_settings_work(spec: str, capsys: pytest.Captu
     assert main(["graph", spec, "--json", "--options.hidden", "6", "--effective-batch", "4"]) == 0
     graph = json.loads(capsys.readouterr().out)
     assert graph["unreachable"] == ["forgotten.weight", "forgotten.bias"]
-    assert [4, 6] in [kept["shape"] for node in graph["nodes"] for kept in node["kept"]]
+    assert [4, 6] in [tensor["shape"] for node in graph["nodes"] for tensor in node["saved"]]
     assert graph["alone_b"] == sum(each["size_b"] for each in graph["memories"] if not each["owner"])
 
 

@@ -93,7 +93,7 @@ def test_a_gathered_batch_is_passed_on_and_still_a_sequence_of_samples():
         ([(torch.ones(2), 1), (torch.ones(2, 1), 1)], r"Sample 1 of the batch is \(float32\[2, 1\], int\)"),
         ([{"x": 1}, {"y": 1}], r"Sample 1 of the batch is \{y: int\}"),
         ([{"x": [1, 2]}, {"x": [1]}], r"Sample 1 of the batch is \{x: int64\[1\]\}"),
-        ([{"x": [[1, 2], [1]]}], "list that is not an array"),
+        ([{"x": [[1, 2], [1]]}], "list that cannot become a tensor"),
         ([object(), object()], "Samples like object cannot be put into a batch"),
         ([None, None], "NoneType"),
         ([], "no samples"),

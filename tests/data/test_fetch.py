@@ -79,7 +79,9 @@ def test_the_global_generators_are_left_alone_unless_asked(seed_samples):
 
 def test_samples_that_make_no_batch_are_named_by_their_place_in_the_dataset():
     fetch = FetchBatch([torch.ones(n) for n in (1, 2, 3, 4)], None, seed=0, seed_samples=True)
-    with pytest.raises(InvalidData, match=r"(?s)Sample 1 of the batch is float32\[2\].*the dataset's samples \[3, 1\]"):
+    with pytest.raises(
+        InvalidData, match=r"(?s)Sample 1 of the batch is float32\[2\].*these samples of the dataset: \[3, 1\]"
+    ):
         fetch(0, INDICES)
     answer = fetch.__getitems__((0, [3, 1]))
     assert isinstance(answer, InvalidData)

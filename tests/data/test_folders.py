@@ -95,7 +95,7 @@ def test_pieces_hold_every_byte_of_every_document(tmp_path_factory, documents, l
     for i, document in enumerate(documents):
         (folder / f"{i}.txt").write_bytes(document)
     if not any(documents):
-        with pytest.raises(InvalidData, match="hold no text"):
+        with pytest.raises(InvalidData, match="There is no text"):
             TextFiles(folder, length)
         return
     data = TextFiles(folder, length)
@@ -124,7 +124,7 @@ def test_text_files_that_cannot_be_read_are_named(tmp_path):
     path = tmp_path / "a.txt"
     with pytest.raises(InvalidData, match=r"a\.txt cannot be read"):
         TextFiles(path)
-    with pytest.raises(InvalidData, match="0 files hold no text"):
+    with pytest.raises(InvalidData, match="There is no text in 0 files"):
         TextFiles(tmp_path)
     path.write_text("abc")
     data = TextFiles(path)

@@ -184,7 +184,7 @@ def test_data_without_a_state_says_so():
     stateful = IterableSource(Walk(4))
     next(stateful.epoch(0))
     source.load_position_state(stateful.position_state())
-    with pytest.raises(InvalidData, match="(?s)DataLoader, which cannot restore it.*num_workers=0"):
+    with pytest.raises(InvalidData, match="(?s)a DataLoader cannot restore.*num_workers=0"):
         source.epoch(0, 1)
 
 

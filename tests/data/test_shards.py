@@ -164,8 +164,8 @@ def test_an_error_of_the_reader_says_where_it_happened():
         (lambda: Shards([1], iter, interleave=0), InvalidConfig, "interleave is 0"),
         (lambda: Shards([1], iter, buffer=-1), InvalidConfig, "buffer is -1"),
         (lambda: Shards([1, 2], iter, sizes=[3]), InvalidData, "1 sizes for 2 shards"),
-        (lambda: Shards([1, 2], iter, sizes=[3, -1]), InvalidData, "-1 samples"),
-        (lambda: Shards([1, 2], iter, sizes=[0, 0]), InvalidData, "all together 0"),
+        (lambda: Shards([1, 2], iter, sizes=[3, -1]), InvalidData, "minimum -1"),
+        (lambda: Shards([1, 2], iter, sizes=[0, 0]), InvalidData, "sum 0"),
     ],
 )
 def test_what_cannot_be_read_is_refused(make, error, message):

@@ -143,7 +143,7 @@ def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded
     one, other = together(one_branch_each, "ddp", processes=2)
     assert torch.equal(one, other)
     assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
-    said = "In this window left.weight got a gradient on process 0, and none on process 1."
+    said = "In this window left.weight got a gradient on process 0, but none on process 1."
     assert together(sharded_branches, processes=2) == [said, said]
 
 

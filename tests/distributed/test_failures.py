@@ -105,7 +105,7 @@ def trained(place):
 def test_with_dropout_another_process_count_continues_and_is_reported(place):
     assert place.fork(faults="0/0/forward/4/stop").wait() == [143, 143]
     assert place.fork(processes=1).wait() == [0]
-    assert "no longer bitwise: on.processes: was 2, is 1" in place.notes()["resumed_inexact"]
+    assert "no longer bitwise equal: on.processes: was 2, is 1" in place.notes()["resumed_inexact"]
 
 
 @pytest.mark.parametrize(

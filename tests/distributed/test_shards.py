@@ -277,7 +277,7 @@ def test_what_one_process_cannot_write_stops_all_and_nothing_is_lost(lived):
         assert results["disk"][0] == "CheckpointError"
         assert "No space left" in results["disk"][1]
         assert results["blind"][0] == "RunFolderError"
-        assert "is not seen by process 1" in results["blind"][1]
+        assert "is not visible to process 1" in results["blind"][1]
     folder = CheckpointFolder(root / "whole" / "checkpoints", writing=False)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [4, 8, 12]
     assert folder.leftovers() == []

@@ -59,7 +59,7 @@ def test_a_file_is_one_input_of_a_shape_that_fits(tmp_path, kind):
     (tmp_path / "a.txt").write_text("a")
     path = tmp_path / {"image": "a.png", "table": "a.csv", "text": "a.txt"}[kind]
     reading = Reading(kind=kind, columns=("a",))
-    with pytest.raises(InvalidConfig, match="takes left, right, but this is one input"):
+    with pytest.raises(InvalidConfig, match=r"has several inputs \(left, right\), but only one"):
         read_samples(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
     if kind == "image":
         with pytest.raises(InvalidConfig, match="which is not an image"):
@@ -146,5 +146,5 @@ def test_models_of_several_inputs_take_them_by_name(tmp_path):
             parse_json_samples(two, text)
         assert words in raised.value.fix
     np.save(tmp_path / "a.npy", np.zeros((1, 2)))
-    with pytest.raises(InvalidConfig, match="this is one input"):
+    with pytest.raises(InvalidConfig, match="only one was given"):
         read_samples(two, tmp_path / "a.npy")

@@ -263,7 +263,7 @@ def test_averaged_weights_are_what_is_evaluated_and_shipped(cut, build):
     [
         (MonitorConfig(metric="val/acuracy"), {"val": VAL}, "Did you mean 'val/accuracy'"),
         (MonitorConfig(metric="test/loss"), {"val": VAL}, "'test' is not evaluated"),
-        (MonitorConfig(patience=2), {}, "no data at all"),
+        (MonitorConfig(patience=2), {}, "splits are: none"),
     ],
 )
 def test_a_metric_that_nothing_measures_is_named_before_training(cut, build, monitor, held_out, words, reporter):

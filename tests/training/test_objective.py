@@ -95,7 +95,7 @@ def test_items_of_a_batch(batch, items):
 
 
 def test_unknown_number_of_items():
-    with pytest.raises(InvalidData, match="how many items"):
+    with pytest.raises(InvalidData, match="The number of items"):
         count_items(("a", 1))
 
 

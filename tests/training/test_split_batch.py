@@ -110,8 +110,8 @@ def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields
         ((X, torch.eye(7).to_sparse()), "sparse tensor"),
         ((X, torch.nested.nested_tensor([torch.zeros(1)] * 7, layout=torch.jagged)), "nested tensor"),
         ((X, pack_padded_sequence(torch.zeros(3, 7, 1), torch.ones(7))), "packed sequence"),
-        ((X, iter(())), "which only its own library can cut"),
-        ({"images": [torch.zeros(7, 4)] * 7}, "of examples, or of fields"),
+        ((X, iter(())), "which only its own library can split"),
+        ({"images": [torch.zeros(7, 4)] * 7}, "of examples or of fields"),
     ],
 )
 def test_what_cannot_be_cut_is_named_with_its_place(data: Any, words: str):

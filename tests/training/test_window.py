@@ -79,7 +79,7 @@ def test_equal_proportions_pass_and_others_do_not():
     window.check_ratios()
     window.add(micro(2, True), [term(6.0, 2), term(8.0, 3)])
     with pytest.raises(
-        InvalidModel, match="Term 1 of the objective counts 4 in the window's first micro-batch and 11 in all"
+        InvalidModel, match="Term 1 of the objective counts 4 in the window's first micro-batch and 11 in the whole"
     ):
         window.check_ratios()
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trueloop.app.training.data_feed import DataFeed
-from trueloop.autograd.graph import Graph, following, inspect
+from trueloop.autograd.graph import Graph, inspect, record_modules
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
 from trueloop.training.config import TrainConfig
@@ -46,7 +46,7 @@ def graph_of(recipe: Recipe) -> Graph:
     )
     batch = move_to_device(next(iter(source.epoch(0))).data, device)
     seed_process(config.seed, 0)
-    with following(model), autocast(config.precision, device), torch.enable_grad():
+    with record_modules(model), autocast(config.precision, device), torch.enable_grad():
         terms = objective(model, batch)
         loss = torch.stack([term.weight * term.sum / (1 if term.count is None else term.count) for term in terms]).sum()
     check_graph(loss)
@@ -68,7 +68,7 @@ def graph_of_target(target: ProofTarget) -> Graph:
     seed_all(target.seed)
     try:
         batch = context.batch
-        with following(training.model), torch.enable_grad():
+        with record_modules(training.model), torch.enable_grad():
             loss = training.mean_loss(batch)
     except NotApplicable as lack:
         raise InvalidConfig(

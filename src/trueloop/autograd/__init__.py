@@ -1,4 +1,4 @@
-"""`trueloop.autograd`: inspects the autograd graph, and changes what backward computes and keeps.
+"""`trueloop.autograd`: tools to inspect the autograd graph, and to change what backward computes and stores.
 
 Stable functions of logits, straight-through estimators, reversed and scaled gradients, freezing during a run, detached
 state, several losses, chunked cross-entropy for a large vocabulary, gradient checkpointing, and the graph of a loss.
@@ -10,7 +10,7 @@ from trueloop.autograd.freezing import Changed, freeze, thaw
 from trueloop.autograd.gradient_surgery import Combined, combine
 from trueloop.autograd.gradients import detach, reverse_gradient, scale_gradient
 from trueloop.autograd.gradnorm import Balance, GradNorm
-from trueloop.autograd.graph import Graph, following, inspect
+from trueloop.autograd.graph import Graph, inspect, record_modules
 from trueloop.autograd.graph_svg import picture
 from trueloop.autograd.graph_text import tree
 from trueloop.autograd.recompute import Recomputed, recompute
@@ -32,7 +32,6 @@ __all__ = [
     "detach",
     "entropy",
     "fake_quantise",
-    "following",
     "freeze",
     "gradients",
     "inspect",
@@ -43,6 +42,7 @@ __all__ = [
     "one_hot_through",
     "picture",
     "recompute",
+    "record_modules",
     "reverse_gradient",
     "round_through",
     "scale_gradient",

@@ -1,6 +1,6 @@
 """Traverses the autograd graph of a tensor: nodes, edges, saved tensors, and a layout for drawing.
 
-Works on any objects with ``next_functions``, such as torch's nodes; nothing is run, and no hooks are called.
+It works on any objects with ``next_functions``, such as torch's nodes, and runs neither them nor hooks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,46 +10,46 @@ State = Literal["kept", "freed", "hooked"]
 
 
 class Walk(NamedTuple):
-    """Nodes breadth first from the root."""
+    """The result of `walk`."""
 
     nodes: list[Any]
+    """The nodes, breadth first from the root."""
     edges: list[tuple[int, int]]
     """(from, to) as indices into ``nodes``, in the direction of backward."""
     offsets: list[float]
-    """Row offset of each node from its first parent: the inputs of an operation are drawn in order, a layer's bias
-    above, its input ahead, its weight below."""
+    """Row offset of each node from its first parent: the inputs of an operation are drawn in order."""
     cut: bool
-    """True where the graph has more nodes than requested."""
+    """True if the graph has more nodes than the limit."""
 
 
 def walk(root: Any, limit: int) -> Walk:
-    """Return the nearest nodes of a graph, up to a limit.
+    """Return the nodes of a graph that are nearest to its root, up to a limit.
 
     Args:
         root: a tensor's ``grad_fn``.
         limit: largest number of nodes.
     """
-    nodes, numbers, offsets, cut = [root], {root: 0}, [0.0], False
+    nodes, indices, offsets, cut = [root], {root: 0}, [0.0], False
     edges: list[tuple[int, int]] = []
-    for place, node in enumerate(nodes):  # the list grows during the loop
-        given = [child for child, _ in node.next_functions if child is not None]
-        for slot, child in enumerate(given):
-            if child not in numbers and len(nodes) == limit:
+    for index, node in enumerate(nodes):  # the list grows during the loop
+        children = [child for child, _ in node.next_functions if child is not None]
+        for slot, child in enumerate(children):
+            if child not in indices and len(nodes) == limit:
                 cut = True
                 continue
-            if child not in numbers:
-                numbers[child] = len(nodes)
+            if child not in indices:
+                indices[child] = len(nodes)
                 nodes.append(child)
-                offsets.append(slot - (len(given) - 1) / 2)
-            edges.append((place, numbers[child]))
+                offsets.append(slot - (len(children) - 1) / 2)
+            edges.append((index, indices[child]))
     return Walk(nodes, edges, offsets, cut)
 
 
 def saved(node: Any) -> Iterator[tuple[str, Any, State]]:
     """Yield the saved values of a node: torch's name, the value, and its state.
 
-    The value is None if it is freed, or behind hooks (checkpointing, offloading), which would have to be run. Before
-    torch 2.8, which does not expose hooks, they are run.
+    The value is None if it is freed, or if hooks have packed it (checkpointing, offloading), as unpacking would run
+    them. Before torch 2.8 hooks cannot be detected, and are run.
     """
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
@@ -57,7 +57,7 @@ def saved(node: Any) -> Iterator[tuple[str, Any, State]]:
 
 
 def _saved_values(node: Any, attribute: str) -> Iterator[tuple[str, Any, State]]:
-    """Yield the values of one saved attribute; that of a custom Function contains all its saved values, also lists."""
+    """Yield the values of one saved attribute; a custom Function has all its saved values in one attribute."""
     name = attribute.removeprefix("_saved_")
     try:
         raw = getattr(node, f"_raw{attribute}")
@@ -70,15 +70,15 @@ def _saved_values(node: Any, attribute: str) -> Iterator[tuple[str, Any, State]]
         yield name, None, "freed"
         return
     if isinstance(value, tuple | list):
-        for place, each in enumerate(cast("tuple[Any, ...]", value)):
+        for index, each in enumerate(cast("tuple[Any, ...]", value)):
             if each is not None:
-                yield f"{name}[{place}]", each, "kept"
+                yield f"{name}[{index}]", each, "kept"
     elif value is not None:
         yield name, value, "kept"
 
 
 def places(edges: Sequence[tuple[int, int]], offsets: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the column and row of each node: its longest path from the root, and its row offset.
+    """Return the column and row in which to draw each node; the root is in the last column.
 
     Args:
         edges: (from, to), each node's first parent before the others.
@@ -95,7 +95,7 @@ def places(edges: Sequence[tuple[int, int]], offsets: Sequence[float]) -> list[t
 
 
 def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the longest path from the root to each node, in edges."""
+    """Return the number of edges of the longest path from the root to each node."""
     children: dict[int, list[int]] = {}
     waits = [0] * count
     for parent, child in edges:

@@ -1,4 +1,4 @@
-"""Measures the memory that recomputing each block would save, and its time."""
+"""Measures how much memory recomputing each block would save, and how long it would take."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,18 +13,18 @@ from trueloop.autograd.graph import tensors_in
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_size
 
-ROUNDS = 3  # the fastest counts: other load on the machine only adds time
+ROUNDS = 3  # number of measurements, of which the fastest counts: other load on the machine only adds time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCost:
-    """Cost of one block, over all its calls in one forward pass."""
+    """Memory and time of one block, over all its calls in one forward pass."""
 
     name: str
     spares_b: int
-    """Bytes saved for backward in it, without its inputs, outputs and parameters, which are kept anyway."""
+    """Number of bytes that the block saves for backward and recomputing frees: all except inputs, outputs, weights."""
     forward_s: float
-    """Seconds to compute it again."""
+    """Number of seconds to compute the block again."""
 
 
 def measure_blocks(model: nn.Module, blocks: Mapping[str, nn.Module], run: Callable[[], Any]) -> tuple[BlockCost, ...]:
@@ -35,20 +35,20 @@ def measure_blocks(model: nn.Module, blocks: Mapping[str, nn.Module], run: Calla
     Args:
         model: model whose buffers are restored.
         blocks: submodules by name.
-        run: the forward pass up to the loss, with gradients enabled.
+        run: function that runs the forward pass and the loss, with gradients enabled.
 
     Raises:
         InvalidConfig: the forward pass does not call a block.
 
-    Cost: four forward passes, and on a GPU two synchronisations for each call of a block.
+    Cost: four forward passes; waits for the GPU before and after each call of a block.
     """
     owned = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
     recorders = {name: _BlockRecorder(owned) for name in blocks}
-    with _state_restored(model), ExitStack() as stack:
+    with _preserve_state(model), ExitStack() as stack:
         for name, block in blocks.items():
             for handle in recorders[name].attach(block):
                 stack.callback(handle.remove)
-        for _ in range(ROUNDS + 1):  # the first one warms up
+        for _ in range(ROUNDS + 1):  # the first round is a warm-up
             for recorder in recorders.values():
                 recorder.begin()
             run()
@@ -66,14 +66,14 @@ def measure_blocks(model: nn.Module, blocks: Mapping[str, nn.Module], run: Calla
 
 
 def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
-    """Choose the blocks to recompute for a given saving of memory, preferring most bytes per second.
+    """Choose blocks to recompute that save a given number of bytes, preferring those with the most bytes per second.
 
     Args:
         costs: measured costs of all blocks.
         spare_b: smallest number of bytes to save.
 
     Returns:
-        Names in the given order; each of them is needed.
+        Names in the order of ``costs``; without any of these blocks, too little would be saved.
 
     Raises:
         InvalidConfig: all blocks together save less.
@@ -81,16 +81,16 @@ def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
     total = sum(cost.spares_b for cost in costs)
     if total < spare_b:
         raise InvalidConfig(
-            f"{format_size(spare_b)} are to be saved, but all {len(costs)} blocks together save {format_size(total)}.",
+            f"All {len(costs)} blocks together save {format_size(total)}, but spare_b asks for {format_size(spare_b)}.",
             fix="Use a smaller micro-batch, or a smaller spare_b.",
         )
     ranked = sorted(costs, key=lambda cost: cost.spares_b / max(cost.forward_s, 1e-9))
-    left = total
+    saved = total
     dropped: set[str] = set()
-    for cost in ranked:  # the least efficient is dropped first, if the rest is enough
-        if left - cost.spares_b >= spare_b:
+    for cost in ranked:  # drop the least efficient blocks first, as long as the others save enough
+        if saved - cost.spares_b >= spare_b:
             dropped.add(cost.name)
-            left -= cost.spares_b
+            saved -= cost.spares_b
     return tuple(cost.name for cost in costs if cost.name not in dropped)
 
 
@@ -114,32 +114,32 @@ class _BlockRecorder:
         yield block.register_forward_hook(self._leave)
 
     def _enter(self, block: nn.Module, args: Any, kwargs: Any) -> None:
-        found: dict[int, int] = {}
+        saved: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
             if tensor.layout == torch.strided:
-                found[_address(tensor)] = tensor.untyped_storage().nbytes()
+                saved[_address(tensor)] = tensor.untyped_storage().nbytes()
             return tensor
 
         stack = ExitStack()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, _same))
-        given = {_address(tensor) for tensor in tensors_in((args, kwargs))}
+        inputs = {_address(tensor) for tensor in tensors_in((args, kwargs))}
         _synchronize(block)
-        self._open.append((stack, found, given, perf_counter()))
+        self._open.append((stack, saved, inputs, perf_counter()))
 
     def _leave(self, block: nn.Module, _args: Any, output: Any) -> None:
         _synchronize(block)
-        stack, found, given, start_s = self._open.pop()
+        stack, saved, inputs, start_s = self._open.pop()
         self.rounds[-1] += perf_counter() - start_s
         stack.close()
-        staying = self._owned | given | {_address(tensor) for tensor in tensors_in(output)}
+        not_freed = self._owned | inputs | {_address(tensor) for tensor in tensors_in(output)}
         call = self.calls << 64  # a later call may reuse an address
-        self.sizes |= {call + address: nbytes for address, nbytes in found.items() if address not in staying}
+        self.sizes |= {call + address: nbytes for address, nbytes in saved.items() if address not in not_freed}
         self.calls += 1
 
 
 @contextmanager
-def _state_restored(model: nn.Module) -> Generator[None]:
+def _preserve_state(model: nn.Module) -> Generator[None]:
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = sorted({each.device.index for each in model.parameters() if each.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):

@@ -1,8 +1,8 @@
 """Computes cross-entropy over a large vocabulary in chunks of tokens, without storing the logits of all tokens.
 
-With 16,384 tokens and 50,257 words the logits alone are 3.1 GiB in float32, and torch keeps their log-softmax and makes
-a gradient of the same size. Here each chunk of tokens goes through the head, adds its sum and is freed; backward
-computes its logits again. Only two matrices of hidden size remain, at the cost of one more product with the head.
+With 16,384 tokens and 50,257 words, the logits take 3.1 GiB in float32; torch also stores their log-softmax and a
+gradient, each as large. Here, only one chunk's logits exist at a time: each chunk's loss is added up and its logits
+freed; backward computes them again. Only two matrices of the hidden states' size remain, for one more head product.
 """
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from trueloop.core.errors import InvalidData, InvalidModel
 from trueloop.training.objective import Loss
 
-# Logits at a time: 64 MiB in float32. With fewer, reading the head dominates, see benchmarks/head.py.
+# Number of logits at a time: 64 MiB in float32. With fewer, reading the head's weight dominates: benchmarks/head.py.
 CHUNK: Final = 2**24
 
 
@@ -33,33 +33,33 @@ def chunked_cross_entropy(
 ) -> Loss:
     """Return the sum and count of ``F.cross_entropy(head(hidden), target)`` without storing the logits.
 
-    Equal in value and gradient to torch's up to rounding. Under autocast the products are taken in its dtype, as
+    Value and gradient equal torch's up to rounding. Under autocast, the matrix products are computed in its dtype, as
     in a linear layer, and everything else in float32.
 
     Args:
         hidden: inputs of the head, [..., D].
-        head: the layer that gives the logits, an embedding tied to it, or its weight alone, [V, D].
+        head: the layer that computes the logits, an embedding tied to it, or its weight, [V, D].
         target: index of the correct word, [...] like ``hidden`` without D; int64.
         weight: class weights, [V].
         ignore_index: target value to ignore.
-        label_smoothing: share of the target spread over all words, in [0, 1].
-        chunk: tokens at a time, at least 1; None = as many as make `CHUNK` logits.
+        label_smoothing: share of the target that is spread over all words, in [0, 1].
+        chunk: number of tokens at a time, at least 1; None = as many as have `CHUNK` logits.
 
     Returns:
-        The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``:
-        a metric that needs the logits cannot be had with it.
+        The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``,
+        so metrics that need the logits cannot be computed.
 
     Raises:
-        InvalidData: shapes, dtypes or settings that do not fit.
-        InvalidModel: the gradient is asked for with ``create_graph=True``.
+        InvalidData: shapes, dtypes or settings are wrong.
+        InvalidModel: the gradient is computed with ``create_graph=True``.
 
-    Cost: a head's matrix product is done four times instead of three; memory for `CHUNK` logits and their gradient, and
-        for a gradient of the head. No host synchronisation.
+    Cost: four matrix products with the head instead of three; memory for `CHUNK` logits and their gradient, and for a
+        gradient of the head. Does not wait for the GPU.
     """
     matrix, bias = (head, None) if isinstance(head, Tensor) else (head.weight, getattr(head, "bias", None))
     _check(hidden, matrix, target, weight, label_smoothing)
     if chunk is not None and chunk < 1:
-        raise InvalidData(f"chunk is {chunk}.", fix="Give 1 token or more at a time; None chooses.")
+        raise InvalidData(f"chunk is {chunk}.", fix="Give 1 token or more; None chooses a number.")
     hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
     counted_N = target_N != ignore_index  # as int64: in uint8, 156 is -100
     target_N = torch.where(counted_N, target_N, 0)
@@ -77,16 +77,16 @@ class _Plan(NamedTuple):
     chunk: int
     smoothing: float
     computed_in: torch.dtype
-    """Of the head's products."""
+    """Type of the matrix products with the head."""
     precise: torch.dtype
-    """Of everything that is added up."""
+    """Type of all sums."""
 
     def chunks(self, tokens: int) -> Iterator[slice]:
         return (slice(low, min(low + self.chunk, tokens)) for low in range(0, tokens, self.chunk))
 
 
 class _Sum(Function):
-    """The sum over all tokens, with the logits computed again in backward."""
+    """Sums the loss over all tokens; backward computes the logits again."""
 
     @staticmethod
     def forward(
@@ -112,59 +112,60 @@ class _Sum(Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if torch.is_grad_enabled():
             raise InvalidModel(
                 "chunked_cross_entropy cannot be differentiated twice (create_graph=True).",
-                why="Its backward recomputes the logits and keeps no graph for a second derivative.",
-                fix="Use torch.nn.functional.cross_entropy on the logits where a gradient penalty needs that.",
+                why="Its backward pass recomputes the logits and builds no graph for a second derivative.",
+                fix="If you need a second derivative, use torch.nn.functional.cross_entropy on the logits.",
             )
         hidden_ND, matrix_VD, bias_V, *_ = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        found = _Gradients(
-            hidden_ND=torch.empty_like(hidden_ND) if wanted[0] else None,
-            matrix_VD=torch.zeros_like(matrix_VD, dtype=ctx.plan.precise) if wanted[1] else None,
-            bias_V=torch.zeros_like(bias_V, dtype=ctx.plan.precise) if wanted[2] else None,
+        required = ctx.needs_input_grad
+        gradients = _Gradients(
+            hidden_ND=torch.empty_like(hidden_ND) if required[0] else None,
+            matrix_VD=torch.zeros_like(matrix_VD, dtype=ctx.plan.precise) if required[1] else None,
+            bias_V=torch.zeros_like(bias_V, dtype=ctx.plan.precise) if required[2] else None,
         )
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            _accumulate(ctx, above[0], found)
-        matrix = None if found.matrix_VD is None else found.matrix_VD.to(matrix_VD.dtype)
-        bias = None if found.bias_V is None else found.bias_V.to(bias_V.dtype)
-        return found.hidden_ND, matrix, bias, None, None, None, None, None
+            _accumulate(ctx, grad_outputs[0], gradients)
+        matrix = None if gradients.matrix_VD is None else gradients.matrix_VD.to(matrix_VD.dtype)
+        bias = None if gradients.bias_V is None else gradients.bias_V.to(bias_V.dtype)
+        return gradients.hidden_ND, matrix, bias, None, None, None, None, None
 
 
 class _Gradients(NamedTuple):
-    """Gradients; None for tensors that require none."""
+    """Gradients of the inputs; None for tensors that do not require one."""
 
     hidden_ND: Tensor | None
     matrix_VD: Tensor | None
     bias_V: Tensor | None
 
 
-def _accumulate(ctx: Any, above: Tensor, found: _Gradients) -> None:
+def _accumulate(ctx: Any, grad_output: Tensor, gradients: _Gradients) -> None:
     """Add the contribution of every chunk to the gradients.
 
-    With p = softmax(z), weight w, smoothing e and W the sum of all weights, the gradient by the logit z_v of a token
-    with target t is  p_v ((1 - e) w_t + e W / V) - (1 - e) w_t [v = t] - e w_v / V.
+    With p = softmax(z), weights w, smoothing e and W the sum of all weights, the gradient with respect to the logit z_v
+    of a token with target t is  p_v ((1 - e) w_t + e W / V) - (1 - e) w_t [v = t] - e w_v / V.
     """
     plan: _Plan = ctx.plan
     hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, spread_N = ctx.saved_tensors
     head, even = _Head(matrix_VD, bias_V, plan), plan.smoothing / len(matrix_VD)
-    right_N = weight_N * (above * (1 - plan.smoothing))
-    all_N = right_N + counted_N * (above * even * _sum_of(weight_V, matrix_VD, plan)) if plan.smoothing else right_N
+    right_N = weight_N * (grad_output * (1 - plan.smoothing))
+    spread_weight = grad_output * even
+    all_N = right_N + counted_N * (spread_weight * _sum_of(weight_V, matrix_VD, plan)) if plan.smoothing else right_N
     for part in plan.chunks(len(hidden_ND)):
         grad_CV = head(hidden_ND[part]).sub_(spread_N[part, None]).exp_().mul_(all_N[part, None])
         grad_CV.scatter_add_(1, target_N[part, None], -right_N[part, None])
         if plan.smoothing:
-            less_C1 = (counted_N[part] * (above * even))[:, None]
-            grad_CV.sub_(less_C1 if weight_V is None else less_C1 * weight_V)
-        if found.bias_V is not None:
-            found.bias_V.add_(grad_CV.sum(0))
+            smoothed_C1 = (counted_N[part] * spread_weight)[:, None]
+            grad_CV.sub_(smoothed_C1 if weight_V is None else smoothed_C1 * weight_V)
+        if gradients.bias_V is not None:
+            gradients.bias_V.add_(grad_CV.sum(0))
         grad_CV = grad_CV.to(plan.computed_in)
-        if found.hidden_ND is not None:
-            found.hidden_ND[part] = grad_CV @ head.matrix_VD
-        if found.matrix_VD is not None:
-            _add_product(found.matrix_VD, grad_CV.t(), hidden_ND[part].to(plan.computed_in))
+        if gradients.hidden_ND is not None:
+            gradients.hidden_ND[part] = grad_CV @ head.matrix_VD
+        if gradients.matrix_VD is not None:
+            _add_product(gradients.matrix_VD, grad_CV.t(), hidden_ND[part].to(plan.computed_in))
 
 
 class _Head:
@@ -206,11 +207,11 @@ def _check(hidden: Tensor, matrix: Tensor, target: Tensor, weight: Tensor | None
     if matrix.dim() != 2 or hidden.shape[-1] != matrix.shape[1]:
         raise InvalidData(
             f"The hidden states have shape {tuple(hidden.shape)}, but the head's weight has {tuple(matrix.shape)}.",
-            fix="The weight is [words, features], the hidden states are [..., features], not the logits.",
+            fix="Give a weight of shape [words, features] and hidden states of shape [..., features], not logits.",
         )
     if target.shape != hidden.shape[:-1] or target.is_floating_point():
         raise InvalidData(
-            f"The target is {str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}, the hidden "
+            f"The target is {str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}, but the hidden "
             f"states have shape {tuple(hidden.shape)}.",
             fix="Give one word index per token: the shape of the hidden states without their last dimension.",
         )
@@ -220,4 +221,4 @@ def _check(hidden: Tensor, matrix: Tensor, target: Tensor, weight: Tensor | None
             fix="Give one weight per word.",
         )
     if not 0 <= smoothing <= 1:
-        raise InvalidData(f"label_smoothing is {smoothing!r}.", fix="It is a share, in [0, 1].")
+        raise InvalidData(f"label_smoothing is {smoothing!r}.", fix="Set a share, in [0, 1].")

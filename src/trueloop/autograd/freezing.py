@@ -1,4 +1,4 @@
-"""Freezes and unfreezes parameters during a run, and updates the optimizer; other parameters keep their state."""
+"""Freezes and thaws parameters during a run and updates the optimizer, in which other parameters keep their state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,51 +18,51 @@ class Changed:
     """Result of `freeze` or `thaw`."""
 
     parameters: tuple[str, ...]
-    """Names of parameters whose ``requires_grad`` changed, in the model's order; a tied weight under each name."""
-    taken_out: int
+    """Names of parameters whose ``requires_grad`` changed, in the model's order; all names of a tied weight."""
+    removed: int
     """Number of parameters removed from the optimizer."""
-    put_in: int
+    added: int
     """Number of parameters added to the optimizer."""
 
 
 def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None) -> Changed:
     """Stop training every parameter whose name matches a shell pattern, and remove it from the optimizer.
 
-    A frozen parameter's gradient and its state (Adam's moments) are dropped: a remaining gradient would count in the
-    norm and be applied once more, and old moments are useless when it is thawed. Other parameters keep their state,
-    group and settings. A group that becomes empty stays, because schedulers rely on the number of groups.
+    The gradient and state (Adam's moments) of a frozen parameter are dropped: the gradient would count in the norm and
+    be applied once more, and the old moments would be wrong after thawing. Other parameters keep their state, group and
+    settings. A group that becomes empty is not removed, because schedulers rely on the number of groups.
 
-    A frozen BatchNorm still updates its running statistics in train mode: set that part to eval mode yourself. With
-    DistributedDataParallel, freeze and thaw first and wrap again: the wrapper decides for which gradients to wait.
+    A frozen BatchNorm layer still updates its running statistics in train mode: set it to eval mode yourself. With
+    DistributedDataParallel, freeze or thaw first and wrap the model again: DDP chooses which gradients to await.
 
     Args:
-        model: modified; unchanged if an error is raised.
-        patterns: "backbone.*", "*.bias"; case-sensitive.
-        optimizer: modified; None leaves it to the caller.
+        model: model to modify; it is unchanged if an error is raised.
+        patterns: shell patterns, case-sensitive: "backbone.*", "*.bias".
+        optimizer: optimizer to modify; None leaves that to the caller.
 
     Raises:
         InvalidConfig: there is no pattern, or one matches no parameter.
-        InvalidModel: an optimizer whose state is not kept for each parameter (LBFGS).
+        InvalidModel: the optimizer has one joint state for all parameters (LBFGS).
     """
     chosen = _match_parameters(
-        model, patterns, operation="freeze", why="The part meant to be frozen would still be trained."
+        model, patterns, operation="freeze", why="The part that should be frozen would still be trained."
     )
     _refuse_joint_state(optimizer)
     changed = tuple(name for name, parameter in chosen.items() if parameter.requires_grad)
     for parameter in chosen.values():
         parameter.requires_grad_(False)
         parameter.grad = None
-    gone = {id(parameter) for parameter in chosen.values()}
-    taken_out = 0
+    frozen = {id(parameter) for parameter in chosen.values()}
+    removed = 0
     for group in optimizer.param_groups if optimizer else ():
-        staying = [each for each in group["params"] if id(each) not in gone]
-        taken_out += len(group["params"]) - len(staying)
-        _refill(group, staying, {})
+        remaining = [each for each in group["params"] if id(each) not in frozen]
+        removed += len(group["params"]) - len(remaining)
+        _set_parameters(group, remaining, {})
     if optimizer is not None:
         for parameter in chosen.values():
             optimizer.state.pop(parameter, None)
         _refresh(optimizer)
-    return Changed(parameters=changed, taken_out=taken_out, put_in=0)
+    return Changed(parameters=changed, removed=removed, added=0)
 
 
 def thaw(
@@ -70,22 +70,22 @@ def thaw(
 ) -> Changed:
     """Train every parameter whose name matches a shell pattern again, and add it to the optimizer with new state.
 
-    The group is the only one; or, of two that differ only in weight decay, the decaying one for two dimensions or more
-    and the other for biases and normalisation weights; or the given one. If the group is in the model's order, the
-    parameters are inserted in that order, so that the ``state_dict`` fits a newly built optimizer. Groups are never
-    added: a scheduler would not know their rate.
+    They are added to ``group`` or the only group. If there are two groups that differ only in weight decay, parameters
+    with two dimensions or more are added to the one with decay, biases and normalisation weights to the other. If the
+    group is in the model's order, it stays so, and its ``state_dict`` fits a newly built optimizer. No group is added,
+    because a scheduler would not know its rate.
 
     Args:
-        model: modified; unchanged if an error is raised.
-        patterns: "backbone.layer4.*"; case-sensitive.
-        optimizer: modified; None leaves it to the caller.
-        group: index or ``name`` of the group for all of them, where the choice is ambiguous.
+        model: model to modify; it is unchanged if an error is raised.
+        patterns: shell patterns, case-sensitive: "backbone.layer4.*".
+        optimizer: optimizer to modify; None leaves that to the caller.
+        group: index or ``name`` of the group for all of them, if the choice is ambiguous.
 
     Raises:
         InvalidConfig: there is no pattern, one matches no parameter, or the group does not exist.
         InvalidModel: the group is ambiguous, a parameter has an integer type, or the optimizer is LBFGS.
     """
-    chosen = _match_parameters(model, patterns, operation="thaw", why="The part meant to be trained would not change.")
+    chosen = _match_parameters(model, patterns, operation="thaw", why="The part that should train would not change.")
     _refuse_joint_state(optimizer)
     integers = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
     if integers:
@@ -96,21 +96,21 @@ def thaw(
     changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)
     for parameter in chosen.values():
         parameter.requires_grad_(True)
-    order = {id(parameter): place for place, parameter in enumerate(model.parameters())}
+    order = {id(parameter): index for index, parameter in enumerate(model.parameters())}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for target, added in targets.values():
-        _refill(target, _merge_in_order(target["params"], added, order), names)
+        _set_parameters(target, _merge_in_order(target["params"], added, order), names)
         _init_state(optimizer, target, added)
     if optimizer is not None:
         _refresh(optimizer)
-    return Changed(parameters=changed, taken_out=0, put_in=sum(len(added) for _target, added in targets.values()))
+    return Changed(parameters=changed, removed=0, added=sum(len(added) for _target, added in targets.values()))
 
 
 def _match_parameters(
     model: nn.Module, patterns: Sequence[str], *, operation: str, why: str
 ) -> dict[str, nn.Parameter]:
     if not patterns:
-        raise InvalidConfig(f"{operation} got no pattern.", fix=f'Name parameters: {operation}(model, "encoder.*").')
+        raise InvalidConfig(f"{operation} got no pattern.", fix=f'Give a pattern: {operation}(model, "encoder.*").')
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return {name: parameters[name] for name in match_names(list(parameters), patterns, option=operation, why=why)}
 
@@ -119,39 +119,39 @@ def _refuse_joint_state(optimizer: torch.optim.Optimizer | None) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidModel(
             "LBFGS keeps one joint state for all parameters.",
-            why="Its history would not fit the remaining parameters.",
-            fix="Freeze or thaw first, and build a new optimizer over the trainable parameters.",
+            why="This state would not fit other parameters.",
+            fix="Freeze or thaw without the optimizer, and build a new one over the trainable parameters.",
         )
 
 
 def _targets(
     optimizer: torch.optim.Optimizer, chosen: Mapping[str, nn.Parameter], group: str | int | None
 ) -> dict[int, tuple[Group, list[nn.Parameter]]]:
-    """Return the groups that receive parameters by index, each with these parameters."""
+    """Return the groups that get new parameters, by index, each with these parameters."""
     groups: list[Group] = optimizer.param_groups
-    held = {id(parameter) for each in groups for parameter in each["params"]}
+    in_optimizer = {id(parameter) for each in groups for parameter in each["params"]}
     fixed = _find_group(groups, group) if group is not None else None
     targets: dict[int, tuple[Group, list[nn.Parameter]]] = {}
     for parameter in chosen.values():
-        if id(parameter) in held:
+        if id(parameter) in in_optimizer:
             continue
-        held.add(id(parameter))  # a tied weight appears under each name
-        place = _place_for(groups, parameter) if fixed is None else fixed
-        targets.setdefault(place, (groups[place], []))[1].append(parameter)
+        in_optimizer.add(id(parameter))  # a tied weight appears under each name
+        index = _choose_group(groups, parameter) if fixed is None else fixed
+        targets.setdefault(index, (groups[index], []))[1].append(parameter)
     return targets
 
 
-def _place_for(groups: Sequence[Group], parameter: nn.Parameter) -> int:
+def _choose_group(groups: Sequence[Group], parameter: nn.Parameter) -> int:
     if len(groups) == 1:
         return 0
     decays = [each.get("weight_decay") for each in groups]
-    alike = all(_settings(each) == _settings(groups[0]) for each in groups[1:])
-    if len(groups) == 2 and alike and sorted(bool(each) for each in decays) == [False, True]:
-        return next(place for place, each in enumerate(decays) if bool(each) == (parameter.ndim >= 2))
+    equal_otherwise = all(_settings(each) == _settings(groups[0]) for each in groups[1:])
+    if len(groups) == 2 and equal_otherwise and sorted(bool(each) for each in decays) == [False, True]:
+        return next(index for index, each in enumerate(decays) if bool(each) == (parameter.ndim >= 2))
     raise InvalidModel(
         f"The optimizer has {len(groups)} groups, and the right one is ambiguous: {_describe_groups(groups)}.",
-        why="Learning rate and weight decay of the thawed parameters would be a guess.",
-        fix="Give group=, its index or its name.",
+        why="The learning rate and weight decay of the thawed parameters would be a guess.",
+        fix="Pass the group's index or name as group=.",
     )
 
 
@@ -160,22 +160,22 @@ def _settings(group: Group) -> dict[str, Any]:
 
 
 def _find_group(groups: Sequence[Group], group: str | int) -> int:
-    for place, each in enumerate(groups):
-        if group in (place, each.get("name")):
-            return place
+    for index, each in enumerate(groups):
+        if group in (index, each.get("name")):
+            return index
     raise InvalidConfig(f"There is no group {group!r}.", fix=f"The groups are {_describe_groups(groups)}.")
 
 
 def _describe_groups(groups: Sequence[Group]) -> str:
     parts: list[str] = []
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         name = f" {group['name']!r}" if "name" in group else ""
         decay = f", weight decay {group['weight_decay']:g}" if "weight_decay" in group else ""
-        parts.append(f"{place}{name} (lr {float(group['lr']):g}{decay})")
+        parts.append(f"{index}{name} (lr {float(group['lr']):g}{decay})")
     return ", ".join(parts)
 
 
-def _refill(group: Group, parameters: list[nn.Parameter], names: Mapping[int, str]) -> None:
+def _set_parameters(group: Group, parameters: list[nn.Parameter], names: Mapping[int, str]) -> None:
     """Replace the parameters of a group, and their names if the optimizer has named parameters."""
     if "param_names" in group:
         known = {id(each): name for each, name in zip(group["params"], group["param_names"], strict=True)}
@@ -184,20 +184,20 @@ def _refill(group: Group, parameters: list[nn.Parameter], names: Mapping[int, st
 
 
 def _init_state(optimizer: torch.optim.Optimizer | None, group: Group, added: Sequence[nn.Parameter]) -> None:
-    """Initialise the state of Adagrad, which creates it at construction, not at the first step."""
+    """Initialise the state of new parameters in Adagrad, which creates it at construction, not at the first step."""
     if isinstance(optimizer, torch.optim.Adagrad):
-        made = {key: group[key] for key in ("lr", "initial_accumulator_value", "fused") if key in group}
-        optimizer.state.update(torch.optim.Adagrad(added, **made).state)
+        settings = {key: group[key] for key in ("lr", "initial_accumulator_value", "fused") if key in group}
+        optimizer.state.update(torch.optim.Adagrad(added, **settings).state)
 
 
 def _refresh(optimizer: torch.optim.Optimizer) -> None:
-    """Call ``__setstate__`` like ``load_state_dict``: some optimizers cache lists of their parameters."""
+    """Call ``__setstate__`` as ``load_state_dict`` does, because some optimizers cache lists of their parameters."""
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
 
 
 def _merge_in_order(
-    there: Sequence[nn.Parameter], added: Sequence[nn.Parameter], order: Mapping[int, int]
+    present: Sequence[nn.Parameter], added: Sequence[nn.Parameter], order: Mapping[int, int]
 ) -> list[nn.Parameter]:
-    places = [order.get(id(parameter), -1) for parameter in there]
-    both = [*there, *added]
-    return sorted(both, key=lambda each: order[id(each)]) if -1 not in places and places == sorted(places) else both
+    indices = [order.get(id(parameter), -1) for parameter in present]
+    both = [*present, *added]
+    return sorted(both, key=lambda each: order[id(each)]) if -1 not in indices and indices == sorted(indices) else both

@@ -1,7 +1,7 @@
 """Combines the gradients of several losses into one direction: PCGrad, MGDA, CAGrad.
 
-Each method needs only the inner products of the gradients and returns a weight for each loss. So each is a function of
-a matrix of tasks by tasks in float64, and the large vectors are read only twice.
+Each method computes a weight per loss from the inner products of the gradients. So it is a function of a [losses,
+losses] matrix in float64, and the large gradients are read only twice.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from trueloop.core.errors import InvalidConfig
 
 Method = Literal["sum", "pcgrad", "mgda", "cagrad"]
 METHODS: Final = ("sum", "pcgrad", "mgda", "cagrad")
-ROUNDS: Final = 10_000  # of a search over as many numbers as there are losses: milliseconds
-CLOSE: Final = 1e-12  # relative; the search ends where it could gain no more than that
+ROUNDS: Final = 10_000  # largest number of steps of a search for the weights, one number per loss: milliseconds
+CLOSE: Final = 1e-12  # the search ends when another step could gain at most this, relative to the largest square
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +25,14 @@ class Combined:
     """A combined gradient, with norms and angles of the losses' gradients."""
 
     gradients: tuple[Tensor, ...]
-    """Combined gradient for each parameter, in the given order."""
+    """Combined gradient of each parameter, in the order of the parameters."""
     weights: dict[str, float]
-    """The direction is the sum of the losses' gradients with these weights."""
+    """Weight of each loss's gradient in the combined one."""
     norms: dict[str, float]
     """Norm of each loss's gradient."""
     cosines: dict[tuple[str, str], float]
-    """Cosine of the angle between two losses' gradients, each pair once; below 0 they conflict. NaN where a gradient
-    is 0."""
+    """Cosine of the angle between the gradients of two losses, each pair once; if negative, they conflict. NaN if a
+    gradient is 0."""
 
     @property
     def conflicts(self) -> tuple[tuple[str, str], ...]:
@@ -40,7 +40,7 @@ class Combined:
         return tuple(pair for pair, cosine in self.cosines.items() if cosine < 0)
 
     def assign(self, parameters: Sequence[Tensor]) -> None:
-        """Write the direction to ``.grad`` of the same parameters in the same order."""
+        """Write the combined gradients to ``.grad`` of the parameters that `combine` was called with."""
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
 
@@ -58,29 +58,29 @@ def combine(
 
     Args:
         losses: scalar tensors, by name or as a sequence.
-        parameters: that the losses share and that require a gradient. What belongs to one loss alone (its head) is
-            better trained by a plain backward.
-        method: ``sum`` adds up; ``pcgrad`` takes out of each gradient what goes against another; ``mgda`` is the
-            shortest combination with weights that sum to 1, along which no loss rises; ``cagrad`` stays near the mean
-            and serves the worst-off loss there.
-        closeness: of ``cagrad``, how far from the mean, 0 to below 1 times its length.
-        generator: draws the order of the projections of ``pcgrad``; None = torch's default one.
-        retain_graph: keep the graph for a backward of your own.
+        parameters: parameters that the losses share and that require a gradient. Train the parameters of a single loss
+            (its head) with an ordinary backward pass instead.
+        method: ``sum`` adds the gradients; ``pcgrad`` removes from each gradient the part that conflicts with another;
+            ``mgda`` returns the shortest combination with weights that sum to 1, along which no loss rises; ``cagrad``
+            returns the direction near the mean that improves the least improved loss most.
+        closeness: for ``cagrad``, the largest distance from the mean as a multiple of its length, in [0, 1).
+        generator: generator for the order of the projections of ``pcgrad``; None = torch's default generator.
+        retain_graph: whether to keep the graph for a further backward pass.
 
     Raises:
         InvalidConfig: the method is unknown, or the closeness is out of range.
         InvalidData: a loss has no graph, or a parameter requires no gradient.
 
-    Cost: a backward and a gradient in memory for each loss, and one host synchronisation. Gradients are those of this
-        process alone: average them over all processes yourself.
+    Cost: for each loss, a backward pass and memory for a gradient; waits for the GPU once. The gradients are those of
+        this process: average them over all processes yourself.
     Source: Yu et al., 2020, arXiv:2001.06782 (PCGrad); Désidéri, 2012, doi:10.1016/j.crma.2012.03.014, and Sener and
         Koltun, 2018, arXiv:1810.04650 (MGDA); Liu et al., 2021, arXiv:2110.14048 (CAGrad).
     """
     if method not in METHODS:
         raise InvalidConfig(f"method is {method!r}.", fix=f"Set one of {', '.join(METHODS)}.")
-    found = gradients(losses, parameters, retain_graph=retain_graph)
-    names, each = list(found), list(found.values())
-    inner = torch.stack([torch.stack([_dot(a, b) for b in each]) for a in each]).cpu()
+    by_loss = gradients(losses, parameters, retain_graph=retain_graph)
+    names, all_gradients = list(by_loss), list(by_loss.values())
+    inner = torch.stack([torch.stack([_dot(a, b) for b in all_gradients]) for a in all_gradients]).cpu()
     weights = torch.ones(len(names), dtype=torch.float64)
     if method == "pcgrad":
         weights = project_conflicts(inner, generator)
@@ -91,7 +91,7 @@ def combine(
     factors = weights.tolist()
     direction = tuple(
         torch.stack([f * part for f, part in zip(factors, parts, strict=True)]).sum(0)
-        for parts in zip(*each, strict=True)
+        for parts in zip(*all_gradients, strict=True)
     )
     norms = inner.diagonal().sqrt()
     cosines = inner / norms / norms[:, None]
@@ -106,11 +106,11 @@ def combine(
 
 
 def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Return the weights of PCGrad: each gradient loses its part against each other one, in random order.
+    """Return the weights of PCGrad: from each gradient, remove the parts that conflict with others, in random order.
 
     Args:
         inner: inner products of the gradients, [T, T], float64.
-        generator: draws the orders; None = torch's default one.
+        generator: generator for the orders; None = torch's default generator.
 
     Returns:
         Weights [T] of the original gradients in the sum of the projected ones.
@@ -126,38 +126,37 @@ def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -
 
 
 def least_norm(inner: Tensor) -> Tensor:
-    """Return the weights of MGDA: non-negative, summing to 1, with the shortest combination; 0 of it is a Pareto point.
+    """Return the weights of MGDA: non-negative, with sum 1 and the shortest combination (0 at a Pareto point).
 
     Args:
         inner: inner products of the gradients, [T, T], float64.
 
     Returns:
-        Weights [T], exact for two losses; for more the norm's square is within 1e-12 of the least, relative to the
-        longest gradient's.
+        Weights [T]. They are exact for two losses; for more, the squared norm exceeds the minimum by at most 1e-12
+        times the largest squared norm of a gradient.
     """
     weights = torch.full((len(inner),), 1 / len(inner), dtype=inner.dtype)
     bound = CLOSE * float(inner.diagonal().max())
     for _ in range(ROUNDS):
         slope = inner @ weights
         best = int(slope.argmin())
-        held = torch.where(weights > 0, slope, -torch.inf)
-        worst = int(held.argmax())
+        worst = int(torch.where(weights > 0, slope, -torch.inf).argmax())
         gap = float(slope[worst] - slope[best])
         if gap <= bound:
             break
-        bend = float(inner[best, best] - 2 * inner[best, worst] + inner[worst, worst])
-        moved = min(float(weights[worst]), gap / bend if bend > 0 else 1.0)  # along the line, to its lowest point
+        curvature = float(inner[best, best] - 2 * inner[best, worst] + inner[worst, worst])
+        moved = min(float(weights[worst]), gap / curvature if curvature > 0 else 1.0)  # to the minimum on the line
         weights[best] += moved
         weights[worst] -= moved
     return weights
 
 
 def worst_case(inner: Tensor, closeness: float) -> Tensor:
-    """Return the weights of CAGrad: the direction within a ball around the mean that helps the worst-off loss most.
+    """Return the weights of CAGrad: in a ball around the mean, the direction that most improves the worst loss.
 
     Args:
         inner: inner products of the gradients, [T, T], float64.
-        closeness: the ball's radius by the length of the mean, 0 (the mean) to below 1.
+        closeness: radius of the ball as a multiple of the mean's length, in [0, 1); 0 returns the mean.
 
     Returns:
         Weights [T].
@@ -168,8 +167,8 @@ def worst_case(inner: Tensor, closeness: float) -> Tensor:
     if not 0 <= closeness < 1:
         raise InvalidConfig(
             f"closeness is {closeness}.",
-            why="From 1 on the direction may point anywhere, and the method no longer reaches a minimum of the mean.",
-            fix="Set 0 to below 1.",
+            why="With 1 or more the direction may be any, and the method no longer reaches a minimum of the mean loss.",
+            fix="Set a number in [0, 1).",
         )
     tasks = len(inner)
     mean = torch.full((tasks,), 1 / tasks, dtype=inner.dtype)
@@ -180,7 +179,7 @@ def worst_case(inner: Tensor, closeness: float) -> Tensor:
 
 
 def _search(inner: Tensor, linear: Tensor, radius: float) -> Tensor:
-    """Minimise w·linear + radius·|w| over the simplex, |w| by the inner products; convex, by moves between two."""
+    """Minimise w·linear + radius·|w|, with |w| from ``inner``, over the simplex by moving weight between pairs."""
     weights = torch.full((len(inner),), 1 / len(inner), dtype=inner.dtype)
     bound = CLOSE * float(inner.diagonal().max())
     for _ in range(ROUNDS):
@@ -201,15 +200,15 @@ def _search(inner: Tensor, linear: Tensor, radius: float) -> Tensor:
 def _along(inner: Tensor, linear: Tensor, radius: float, weights: Tensor, pair: tuple[int, int]) -> float:
     """Return how much weight to move from the second to the first of a pair, by bisection on the slope."""
     best, worst = pair
-    turn = torch.zeros_like(weights)
-    turn[best], turn[worst] = 1, -1
+    move = torch.zeros_like(weights)
+    move[best], move[worst] = 1, -1
     low, high = 0.0, float(weights[worst])
-    constant, cross, bend = float(turn @ linear), float(turn @ inner @ weights), float(turn @ inner @ turn)
+    constant, cross, curvature = float(move @ linear), float(move @ inner @ weights), float(move @ inner @ move)
     square = float(weights @ inner @ weights)
     for _ in range(60):
         middle = (low + high) / 2
-        length = max(square + 2 * middle * cross + middle * middle * bend, 0.0) ** 0.5
-        rises = constant + (radius * (cross + middle * bend) / length if length > 0 else 0.0) > 0
+        length = max(square + 2 * middle * cross + middle * middle * curvature, 0.0) ** 0.5
+        rises = constant + (radius * (cross + middle * curvature) / length if length > 0 else 0.0) > 0
         low, high = (low, middle) if rises else (middle, high)
     return high if high == float(weights[worst]) else low
 

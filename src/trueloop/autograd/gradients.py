@@ -1,4 +1,4 @@
-"""Reverses, scales or cuts gradients: identity in forward, another gradient in backward."""
+"""Reverses, scales or cuts gradients: forward returns the input, backward changes the gradient."""
 
 import math
 from collections.abc import MutableMapping
@@ -23,11 +23,11 @@ def detach(state: State) -> State:
     they do not keep the old graph alive.
 
     Args:
-        state: a tensor, or tuples, named tuples, lists, mappings and dataclasses of them, as deep as they go; an
-            LSTM's ``(h, c)`` as well as a cache of keys and values. Numbers, text and None are passed on.
+        state: a tensor, or nested tuples, named tuples, lists, mappings and dataclasses of tensors, such as an LSTM's
+            ``(h, c)`` or a cache of keys and values. Numbers, strings and None are returned unchanged.
 
     Raises:
-        InvalidData: it contains another type, which could hide a graph.
+        InvalidData: the state contains an object of another type, which could contain a graph.
 
     Source: Williams and Peng, 1990, doi:10.1162/neco.1990.2.4.490.
     """
@@ -40,30 +40,30 @@ def _detached(value: Any, path: str, seen: dict[int, Tensor]) -> Any:
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, tuple | list):
-        parts = [_detached(each, f"{path}[{place}]", seen) for place, each in enumerate(cast("tuple[Any, ...]", value))]
+        parts = [_detached(each, f"{path}[{index}]", seen) for index, each in enumerate(cast("tuple[Any, ...]", value))]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, MutableMapping):
-        made = copy(cast("MutableMapping[Any, Any]", value))  # a defaultdict keeps its default
-        made.update({key: _detached(each, f"{path}[{key!r}]", seen) for key, each in made.items()})
-        return made
+        clone = copy(cast("MutableMapping[Any, Any]", value))  # copy() preserves the default of a defaultdict
+        clone.update({key: _detached(each, f"{path}[{key!r}]", seen) for key, each in clone.items()})
+        return clone
     if is_dataclass(value) and not isinstance(value, type):
         named = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         return replace(value, **{name: _detached(each, f"{path}.{name}", seen) for name, each in named.items()})
     raise InvalidData(
         f"{path} is a {type(value).__name__}, which cannot be traversed.",
         why="A tensor in it would keep the graph of every earlier step alive, and backward would go through all of it.",
-        fix="Take out the tensors and give them as a tuple, a dict or a dataclass.",
+        fix="Put its tensors into a tuple, a dict or a dataclass.",
     )
 
 
 def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
     """Return x; backward multiplies its gradient by -strength.
 
-    Layers before it learn to maximise the loss behind it: features from which a domain cannot be predicted.
+    Layers that compute x learn to maximise the loss: for a domain classifier, features that do not show the domain.
 
     Args:
-        x: any shape, floating point.
-        strength: at least 0; the paper raises it from 0 to 1 over the run.
+        x: tensor of any shape, floating-point.
+        strength: number of at least 0; the paper increases it from 0 to 1 over the run.
 
     Raises:
         InvalidConfig: ``strength`` is negative or not finite.
@@ -81,12 +81,12 @@ def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """Return x; backward multiplies its gradient by a factor.
 
-    Layers behind it learn normally, layers before it at ``factor`` times the rate. 0 cuts like ``detach``, but gives
-    zeros instead of no gradient.
+    Layers that compute x get ``factor`` times the gradient; layers that use x are not affected. With 0, the gradients
+    are zeros, while ``detach`` gives none.
 
     Args:
-        x: any shape, floating point.
-        factor: finite.
+        x: tensor of any shape, floating-point.
+        factor: finite number.
 
     Raises:
         InvalidConfig: ``factor`` is not finite.
@@ -102,12 +102,12 @@ class _Scaled(Function):
 
     @staticmethod
     def forward(x: Tensor, factor: float) -> Tensor:
-        return x.view_as(x)  # no copy; a Function must not return its input itself
+        return x.view_as(x)  # a view without a copy, because a Function must not return its input
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
         ctx.factor = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return above * ctx.factor, None
+    def backward(ctx: Any, grad_output: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad_output * ctx.factor, None

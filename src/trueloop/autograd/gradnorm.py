@@ -1,4 +1,4 @@
-"""GradNorm: weights of several losses, learned so that each moves the shared parameters at a comparable pace."""
+"""GradNorm: learned weights of several losses, with which all of them fall at a similar rate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Balance:
     """Weights and gradient norms of the losses at one update."""
 
     weights: dict[str, float]
-    """Factors of the losses for this update; they sum to the number of losses."""
+    """Weights of the losses for this update; they sum to the number of losses."""
     norms: dict[str, float]
     """Gradient norm of each weighted loss with respect to the shared parameters, before the weights changed."""
     targets: dict[str, float]
@@ -34,7 +34,7 @@ class GradNorm:
         trueloop.autograd.backward(losses, weights=balance.weights)
 
     Args:
-        alpha: how strongly slower losses are favoured; 0 makes all norms equal.
+        alpha: how much larger the gradients of slower losses become; 0 makes all norms equal.
         rate: learning rate of the weights, above 0.
 
     Raises:
@@ -53,33 +53,33 @@ class GradNorm:
         self._initial: dict[str, float] = {}
 
     def balance(self, losses: Losses, shared: Sequence[Tensor]) -> Balance:
-        """Return the weights of this update; the graph is kept for the backward that follows.
+        """Return the weights for this update; the graph is kept for the backward pass that follows.
 
         Args:
-            losses: unweighted, one positive number each, by name or in a row; the same names every time.
-            shared: parameters that all losses depend on; the last shared layer's will do.
+            losses: unweighted losses, one positive number each, by name or as a sequence; the same ones in every call.
+            shared: parameters on which all losses depend; those of the last shared layer are enough.
 
         Raises:
-            InvalidData: a loss that was not there at the first call or is missing, or that is not above 0, or a
-                gradient that is 0 for all of them or not finite.
+            InvalidData: the losses are not those of the first call, a loss is not above 0, or the gradients are all 0
+                or not finite.
 
-        Cost: a backward for each loss down to ``shared``, and one host synchronisation for each.
+        Cost: for each loss, a backward pass down to ``shared``, after which it waits for the GPU.
         """
-        found = gradients(losses, shared, retain_graph=True)
+        grads = gradients(losses, shared, retain_graph=True)
         values = {name: float(loss.detach()) for name, loss in losses_by_name(losses).items()}
         self._begin(values)
-        lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in found.items()}
+        lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in grads.items()}
         norms = {name: self._weights[name] * length for name, length in lengths.items()}
         mean = sum(norms.values()) / len(norms)
         if not 0 < mean < math.inf:
             raise InvalidData(
                 f"The mean of the gradients' norms is {mean}: {norms}.",
-                why="There is nothing to balance by.",
+                why="Weights cannot be computed from this.",
                 fix="Give parameters that the losses share, and look for a loss that is not finite.",
             )
-        left = {name: value / self._initial[name] for name, value in values.items()}
-        mean_left = sum(left.values()) / len(left)
-        targets = {name: mean * (share / mean_left) ** self.alpha for name, share in left.items()}
+        remaining = {name: value / self._initial[name] for name, value in values.items()}
+        mean_share = sum(remaining.values()) / len(remaining)
+        targets = {name: mean * (share / mean_share) ** self.alpha for name, share in remaining.items()}
         self._descend(lengths, norms, targets)
         return Balance(weights=dict(self._weights), norms=norms, targets=targets)
 
@@ -87,27 +87,27 @@ class GradNorm:
         bad = {name: value for name, value in values.items() if not 0 < value < math.inf}
         if bad:
             raise InvalidData(
-                f"Losses that are not above 0: {bad}.",
-                why="The pace of a loss is its share of where it began.",
-                fix="Add a constant that is its lower bound, or leave it out and give it a weight of your own.",
+                f"Some losses are not above 0: {bad}.",
+                why="GradNorm compares each loss with its first value, as a quotient.",
+                fix="Subtract the loss's lower bound, or leave the loss out and give it a weight of your own.",
             )
         if not self._initial:
             self._initial, self._weights = dict(values), dict.fromkeys(values, 1.0)
         if set(values) != set(self._initial):
             raise InvalidData(
-                f"The losses are {', '.join(values)}, at first they were {', '.join(self._initial)}.",
-                fix="Give the same ones every time, or begin with a new GradNorm.",
+                f"The losses are {', '.join(values)}, but in the first call they were {', '.join(self._initial)}.",
+                fix="Give the same losses in every call, or create a new GradNorm.",
             )
 
     def _descend(self, lengths: Mapping[str, float], norms: Mapping[str, float], targets: Mapping[str, float]) -> None:
-        """Take one step down sum |norm - target|, the targets held, and bring the weights' sum back to their number."""
-        moved: dict[str, float] = {}
+        """Take a gradient step on sum |norm - target|, then scale the weights to sum to their number."""
+        stepped: dict[str, float] = {}
         for name, weight in self._weights.items():
-            off = norms[name] - targets[name]
-            slope = math.copysign(lengths[name], off) if off else 0.0
-            moved[name] = max(weight - self.rate * slope, 1e-3 * weight)  # a weight that is 0 could not come back
-        total = sum(moved.values())
-        self._weights = {name: weight * len(moved) / total for name, weight in moved.items()}
+            difference = norms[name] - targets[name]
+            slope = math.copysign(lengths[name], difference) if difference else 0.0
+            stepped[name] = max(weight - self.rate * slope, 1e-3 * weight)  # a weight of 0 would stay 0
+        total = sum(stepped.values())
+        self._weights = {name: weight * len(stepped) / total for name, weight in stepped.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and initial losses, JSON-ready."""

@@ -1,7 +1,7 @@
-"""Inspects the autograd graph of a loss: operations, saved tensors, their other holders, and unreached parameters.
+"""Inspects the autograd graph of a loss: operations, saved tensors and what else holds them, unreached parameters.
 
-Tensors saved for backward are most of the memory of training. A storage is freed with its last holder, so all holders
-are listed: the nodes, and the parameter, buffer or named tensor that exists anyway.
+Tensors saved for backward take most of the memory of training. A storage is freed with its last holder, so all holders
+are listed: the nodes, and the parameter, buffer or named tensor that exists without the graph.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trueloop.autograd.backward_graph import State, saved, walk
 from trueloop.core.errors import InvalidData
 
-MAX_NODES: Final = 20_000  # nodes
+MAX_NODES: Final = 20_000
 _MODULE: Final = "trueloop.module"
 
 
@@ -24,13 +24,13 @@ class SavedTensor:
     """A tensor that a node has saved for its backward."""
 
     name: str
-    """Name in torch's operation."""
+    """Name of the tensor in torch's operation."""
     state: State
-    """"kept", "freed" by an earlier backward, or "hooked": behind saved-tensor hooks, as of checkpointing."""
+    """"kept", "freed" by an earlier backward pass, or "hooked": packed by saved-tensor hooks, as in checkpointing."""
     shape: tuple[int, ...]
     dtype: str
     memory: int | None
-    """Index into the graph's ``memories``; None if it is not available."""
+    """Index of the tensor's storage in the graph's ``memories``; None if the tensor is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,13 @@ class Node:
     """One operation, or the leaf where a parameter's gradient arrives."""
 
     name: str
-    """torch's name: "AddmmBackward0"; "AccumulateGrad" of a leaf."""
-    of: str
-    """Name of the parameter of a leaf, or of the named tensor that an operation created."""
+    """torch's name of the node: "AddmmBackward0", or "AccumulateGrad" for a leaf."""
+    tensor_name: str
+    """Name of the parameter (for a leaf), or of the tensor in ``named`` that the operation created; else empty."""
     module: str
-    """Innermost module in whose forward it was created; empty if that was not recorded."""
+    """Innermost module in whose forward the node was created; empty if that was not recorded."""
     leaf: bool
-    kept: tuple[SavedTensor, ...]
+    saved: tuple[SavedTensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class Memory:
     """A storage that the graph keeps alive."""
 
     size_b: int
-    """Size of the whole storage: a saved view keeps its base alive."""
+    """Size of the whole storage in bytes: a saved view keeps its base alive."""
     owner: str
-    """Parameter, buffer or named tensor that keeps it anyway; empty = it is freed with the graph."""
+    """Parameter, buffer or named tensor with this storage; empty = the storage is freed with the graph."""
     holders: tuple[tuple[int, str], ...]
-    """(index of the node, name of the saved tensor)."""
+    """(index of the node, name of the saved tensor) of every saved tensor with this storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,46 +64,46 @@ class Graph:
     """The autograd graph of a loss."""
 
     nodes: tuple[Node, ...]
-    """Nodes, breadth first from the loss."""
+    """The nodes, breadth first from the loss."""
     edges: tuple[tuple[int, int], ...]
     """(from, to) as indices into ``nodes``, in the direction of backward."""
     offsets: tuple[float, ...]
     """Row offsets for drawing, see `trueloop.autograd.backward_graph.places`."""
     memories: tuple[Memory, ...]
-    """Storages, the largest first."""
+    """The saved tensors' storages, the largest first."""
     unreachable: tuple[str, ...]
-    """Parameters that require a gradient but get none from this loss; if the graph is ``cut``, some of them may."""
+    """Parameters that require a gradient but get none from this loss, as far as the nodes show (see ``cut``)."""
     frozen: tuple[str, ...]
     """Parameters that require no gradient."""
     cut: bool
-    """True where the graph has more nodes than were read."""
+    """True if the graph has more nodes than were read."""
 
     @property
     def alone_b(self) -> int:
-        """Bytes that only the graph keeps alive; backward frees them."""
+        """Number of bytes that only the graph keeps alive; backward frees them."""
         return sum(each.size_b for each in self.memories if not each.owner)
 
     @property
     def released(self) -> bool:
-        """True after a backward that freed the saved tensors."""
-        return any(kept.state == "freed" for node in self.nodes for kept in node.kept)
+        """True after a backward pass that freed the saved tensors."""
+        return any(tensor.state == "freed" for node in self.nodes for tensor in node.saved)
 
     @property
     def hooked(self) -> int:
-        """Number of saved tensors behind hooks, whose size is unknown."""
-        return sum(kept.state == "hooked" for node in self.nodes for kept in node.kept)
+        """Number of saved tensors packed by hooks, whose size is unknown."""
+        return sum(tensor.state == "hooked" for node in self.nodes for tensor in node.saved)
 
 
 def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Tensor] | None = None) -> Graph:
-    """Read the autograd graph of a tensor; nothing is run, kept or freed.
+    """Read the autograd graph of a tensor, without running, changing or freeing it.
 
     Args:
         loss: any tensor with a ``grad_fn``.
-        model: model whose parameters and buffers are named and searched for.
+        model: model whose parameters and buffers are looked for in the graph.
         named: further tensors by name, such as the batch or intermediate results.
 
     Returns:
-        At most 20,000 nodes, the nearest to the loss.
+        The graph, of at most the 20,000 nodes nearest to the loss.
 
     Raises:
         InvalidData: the tensor has no graph.
@@ -111,28 +111,28 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
     if loss.grad_fn is None:
         raise InvalidData(
             f"The tensor of shape {tuple(loss.shape)} has no graph.",
-            why="It is a leaf, was created under no_grad, or is detached.",
+            why="It is a leaf, is detached, or was created under no_grad.",
             fix="Give the loss before .item(), .detach() or backward().",
         )
     parameters = dict(model.named_parameters()) if model else {}
     owned = {**(dict(model.named_buffers()) if model else {}), **parameters}
     everything = {**(named or {}), **owned}
     nodes, edges, offsets, cut = walk(loss.grad_fn, MAX_NODES)
-    held = [[each for each in saved(node) if isinstance(each[1], Tensor) or each[2] != "kept"] for node in nodes]
-    memories, numbers = _memories(held, everything)
-    made = {tensor.grad_fn: name for name, tensor in (named or {}).items() if tensor.grad_fn is not None}
+    saved_by = [[each for each in saved(node) if isinstance(each[1], Tensor) or each[2] != "kept"] for node in nodes]
+    memories, indices = _memories(saved_by, everything)
+    results = {tensor.grad_fn: name for name, tensor in (named or {}).items() if tensor.grad_fn is not None}
     leaves = {id(tensor): name for name, tensor in reversed([*everything.items()])}
     reached = {id(node.variable) for node in nodes if hasattr(node, "variable")}
     return Graph(
         nodes=tuple(
             Node(
                 name=str(node.name()).rpartition("::")[2],
-                of=leaves.get(id(node.variable), "") if hasattr(node, "variable") else made.get(node, ""),
+                tensor_name=leaves.get(id(node.variable), "") if hasattr(node, "variable") else results.get(node, ""),
                 module=str(node.metadata.get(_MODULE, "")),
                 leaf=hasattr(node, "variable"),
-                kept=tuple(_to_saved_tensor(*each, numbers) for each in kept),
+                saved=tuple(_to_saved_tensor(*each, indices) for each in tensors),
             )
-            for node, kept in zip(nodes, held, strict=True)
+            for node, tensors in zip(nodes, saved_by, strict=True)
         ),
         edges=tuple(edges),
         offsets=tuple(offsets),
@@ -144,11 +144,11 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
 
 
 @contextmanager
-def following(model: nn.Module) -> Generator[None]:
+def record_modules(model: nn.Module) -> Generator[None]:
     """Record for each operation in which module's forward it is created, while the context is active.
 
     Args:
-        model: model to be called inside; not compiled.
+        model: the model that is called within the context; it must not be compiled.
     """
     before: dict[nn.Module, list[set[Any]]] = {}
     names = {module: name for name, module in model.named_modules()}
@@ -164,7 +164,7 @@ def following(model: nn.Module) -> Generator[None]:
             if node in known or hasattr(node, "variable"):
                 continue
             known.add(node)
-            # Inner modules have labelled their nodes already; nodes of this module may still lie behind them.
+            # Inner modules have labelled their own nodes already; behind these there may be nodes of this module.
             node.metadata.setdefault(_MODULE, names[module])
             waiting.extend(child for child, _ in node.next_functions if child is not None)
 
@@ -181,7 +181,7 @@ def following(model: nn.Module) -> Generator[None]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in built-in containers."""
+    """Yield the tensors in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -196,19 +196,19 @@ Saved = list[tuple[str, Any, State]]
 Address = tuple[str, int]
 
 
-def _memories(held: list[Saved], named: Mapping[str, Tensor]) -> tuple[tuple[Memory, ...], dict[Address, int]]:
-    """Return the storages held by nodes, the largest first, and the index of each by address."""
+def _memories(saved_by: list[Saved], named: Mapping[str, Tensor]) -> tuple[tuple[Memory, ...], dict[Address, int]]:
+    """Return the storages that nodes hold, the largest first, and the index of each by address."""
     owners = {_address(tensor): name for name, tensor in reversed([*named.items()])}
     sizes: dict[Address, int] = {}
     holders: dict[Address, list[tuple[int, str]]] = {}
-    for place, kept in enumerate(held):
-        for name, value, _state in kept:
+    for node, values in enumerate(saved_by):
+        for name, value, _state in values:
             if isinstance(value, Tensor):
                 sizes[_address(value)] = _size_b(value)
-                holders.setdefault(_address(value), []).append((place, name))
+                holders.setdefault(_address(value), []).append((node, name))
     order = sorted(sizes, key=lambda address: -sizes[address])
-    found = (Memory(size_b=sizes[a], owner=owners.get(a, ""), holders=tuple(holders[a])) for a in order)
-    return tuple(found), {address: place for place, address in enumerate(order)}
+    memories = (Memory(size_b=sizes[a], owner=owners.get(a, ""), holders=tuple(holders[a])) for a in order)
+    return tuple(memories), {address: index for index, address in enumerate(order)}
 
 
 def _address(tensor: Tensor) -> Address:
@@ -221,8 +221,8 @@ def _size_b(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() if strided else tensor.numel() * tensor.element_size()
 
 
-def _to_saved_tensor(name: str, value: Any, state: State, places: Mapping[Address, int]) -> SavedTensor:
+def _to_saved_tensor(name: str, value: Any, state: State, indices: Mapping[Address, int]) -> SavedTensor:
     if not isinstance(value, Tensor):
         return SavedTensor(name=name, state=state, shape=(), dtype="", memory=None)
     dtype = str(value.dtype).removeprefix("torch.")
-    return SavedTensor(name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=places[_address(value)])
+    return SavedTensor(name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=indices[_address(value)])

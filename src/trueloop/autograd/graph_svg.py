@@ -1,4 +1,4 @@
-"""Draws a graph as SVG: the loss on top, nodes that keep memory filled."""
+"""Draws a graph as SVG, with the loss on top; nodes that keep memory alive are filled."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from trueloop.core.formatting import format_size, replace_unprintable
 from trueloop.core.html import Markup, element
 
 MAX_NODES: Final = 400  # larger pictures are unreadable
-WIDE, HIGH, ACROSS, DOWN, EDGE = 190, 34, 210, 62, 20  # pixels: a box, from box to box, the margin
+WIDE, HIGH, ACROSS, DOWN, EDGE = 190, 34, 210, 62, 20  # pixels: size of a box, distances between boxes, margin
 STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1a1a1a}.small{font-size:10px;fill:#444}rect{stroke:#555;fill:#fff;rx:4}"
     ".leaf rect{fill:#dbeafe}.keeps rect{fill:#fde68a}.freed rect{fill:#eee;stroke-dasharray:4 3}"
@@ -20,29 +20,29 @@ STYLE: Final = (
 
 
 def picture(graph: Graph) -> str:
-    """Return the graph as an SVG document; of more than 400 nodes only those nearest to the loss.
+    """Return the graph as an SVG document; at most the 400 nodes nearest to the loss are drawn.
 
-    Blue boxes are parameters, yellow ones keep memory that nothing else keeps, dashed ones are freed. The tooltip of
-    each box lists its saved tensors.
+    Blue boxes are parameters, yellow boxes keep memory alive that nothing else holds, and dashed boxes had their saved
+    tensors freed. The tooltip of each box lists its saved tensors.
     """
-    shown = min(len(graph.nodes), MAX_NODES)
-    edges = [(a, b) for a, b in graph.edges if a < shown and b < shown]
-    spots = _box_corners(places(edges, graph.offsets[:shown]))
-    width = 2 * EDGE + WIDE + max(x for x, _ in spots)
-    height = 2 * EDGE + HIGH + max(y for _, y in spots)
+    drawn = min(len(graph.nodes), MAX_NODES)
+    edges = [(a, b) for a, b in graph.edges if a < drawn and b < drawn]
+    corners = _box_corners(places(edges, graph.offsets[:drawn]))
+    width = 2 * EDGE + WIDE + max(x for x, _ in corners)
+    height = 2 * EDGE + HIGH + max(y for _, y in corners)
     tip = element(
         "marker", element("path", d="M0 0L8 4L0 8z", fill="#888"),
         id="tip", markerWidth=8, markerHeight=8, refX=8, refY=4, orient="auto",
     )  # fmt: skip
-    cut = element("desc", f"{len(graph.nodes) - shown} more nodes are not drawn.") if shown < len(graph.nodes) else ""
+    cut = element("desc", f"{len(graph.nodes) - drawn} more nodes are not drawn.") if drawn < len(graph.nodes) else ""
     return element(
         "svg",
         element("title", "The autograd graph of the loss"),
         cut,
         element("style", Markup(STYLE)),
         element("defs", tip),
-        *(_line(spots[a], spots[b]) for a, b in edges),
-        *(_box(graph, node, spot) for node, spot in zip(graph.nodes, spots, strict=False)),
+        *(_line(corners[a], corners[b]) for a, b in edges),
+        *(_box(graph, node, corner) for node, corner in zip(graph.nodes, corners, strict=False)),
         xmlns="http://www.w3.org/2000/svg",
         width=round(width),
         height=round(height),
@@ -71,16 +71,16 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> Markup:
     return element("line", x1=start[0] + half, y1=start[1] + HIGH, x2=end[0] + half, y2=end[1])
 
 
-def _box(graph: Graph, node: Node, spot: tuple[float, float]) -> Markup:
-    own = {kept.memory for kept in node.kept if kept.memory is not None and not graph.memories[kept.memory].owner}
-    alone_b = sum(graph.memories[place].size_b for place in own)
-    freed = any(kept.state == "freed" for kept in node.kept)
+def _box(graph: Graph, node: Node, corner: tuple[float, float]) -> Markup:
+    indices = {tensor.memory for tensor in node.saved if tensor.memory is not None}
+    alone_b = sum(graph.memories[index].size_b for index in indices if not graph.memories[index].owner)
+    freed = any(tensor.state == "freed" for tensor in node.saved)
     kind = "leaf" if node.leaf else "keeps" if alone_b else "freed" if freed else "passes"
     below = "; ".join(
         part for part in (node.module or node.name * node.leaf, f"keeps {format_size(alone_b)}" * bool(alone_b)) if part
     )
-    head = node.of if node.leaf else node.name
-    x, y = spot
+    head = node.tensor_name if node.leaf else node.name
+    x, y = corner
     return element(
         "g",
         element("title", "\n".join(_tooltip(graph, node))),
@@ -93,12 +93,12 @@ def _box(graph: Graph, node: Node, spot: tuple[float, float]) -> Markup:
 
 def _tooltip(graph: Graph, node: Node) -> Iterator[str]:
     yield title(node)
-    for kept in node.kept:
-        memory = graph.memories[kept.memory] if kept.memory is not None else None
-        size = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else kept.state
-        yield f"{kept.name} {list(kept.shape)} {kept.dtype} {size}".rstrip()
+    for tensor in node.saved:
+        memory = graph.memories[tensor.memory] if tensor.memory is not None else None
+        size = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else tensor.state
+        yield f"{tensor.name} {list(tensor.shape)} {tensor.dtype} {size}".rstrip()
 
 
-def _truncate(text: str, most: int) -> str:
+def _truncate(text: str, length: int) -> str:
     text = replace_unprintable(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= length else f"{text[: length - 1]}…"

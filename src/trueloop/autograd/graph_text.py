@@ -1,4 +1,4 @@
-"""Prints a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
+"""Formats a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,16 +8,15 @@ from trueloop.autograd.graph import Graph, Node, SavedTensor
 from trueloop.core.formatting import format_count, format_percent, format_size, replace_unprintable
 from trueloop.core.name_patterns import format_names
 
-LARGEST: Final = 10  # storages that are listed
+LARGEST: Final = 10  # number of storages to list
 
 
 def title(node: Node) -> str:
     """Return the title of a node: the parameter of a leaf, or an operation's torch name and module."""
     if node.leaf:
-        return node.of or "a leaf without a name"
-    return "  ".join(
-        part for part in (node.name, node.of and f"= {node.of}", node.module and f"in {node.module}") if part
-    )
+        return node.tensor_name or "a leaf without a name"
+    tensor = node.tensor_name and f"= {node.tensor_name}"
+    return "  ".join(filter(None, (node.name, tensor, node.module and f"in {node.module}")))
 
 
 def overview(graph: Graph) -> Iterator[str]:
@@ -28,8 +27,8 @@ def overview(graph: Graph) -> Iterator[str]:
     yield f"{format_count(operations, 'operation')}{more}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
     if graph.released:
         yield "backward has already run: the saved tensors are freed"
-    held = sum(each.size_b for each in graph.memories)
-    yield f"saved for backward: {format_size(held)}, of which {format_size(graph.alone_b)} only by this graph"
+    total = sum(each.size_b for each in graph.memories)
+    yield f"saved for backward: {format_size(total)}, of which {format_size(graph.alone_b)} only by this graph"
     if graph.hooked:
         yield f"{format_count(graph.hooked, 'tensor')} behind hooks (checkpointing, offloading), not counted here"
     yield (
@@ -43,19 +42,19 @@ def overview(graph: Graph) -> Iterator[str]:
 
 def largest(graph: Graph) -> Iterator[str]:
     """Yield the largest storages with all their holders."""
-    held = sum(each.size_b for each in graph.memories)
+    total = sum(each.size_b for each in graph.memories)
     for memory in graph.memories[:LARGEST]:
-        who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
-        also = f"{memory.owner}, which stays; " if memory.owner else ""
-        share = format_percent(memory.size_b / held if held else 0)
-        yield f"{format_size(memory.size_b):>10}  {share:>6}  {also}{format_names(who)}"
+        holders = [f"{graph.nodes[index].name} {index} ({name})" for index, name in memory.holders]
+        owner = f"{memory.owner}, which stays; " if memory.owner else ""
+        share = format_percent(memory.size_b / total if total else 0)
+        yield f"{format_size(memory.size_b):>10}  {share:>6}  {owner}{format_names(holders)}"
     rest = graph.memories[LARGEST:]
     if rest:
         yield f"{format_size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
 
 
 def by_module(graph: Graph) -> Iterator[str]:
-    """Yield the memory that only each module's operations keep, the largest first; shared memory counts once."""
+    """Yield the memory that only the operations of each module hold, the largest first; shared memory counts once."""
     sums: dict[str, int] = {}
     counts: dict[str, int] = {}
     for node in graph.nodes:
@@ -71,42 +70,42 @@ def by_module(graph: Graph) -> Iterator[str]:
 
 
 def tree(graph: Graph) -> Iterator[str]:
-    """Yield the numbered operations from the loss down; side branches are indented, the longest path is not.
+    """Yield the numbered operations, starting at the loss; side branches are indented, the longest path is not.
 
-    A node with several parents is printed below the last of them; the others refer to its number.
+    A node with several parents is printed below the last of them; below the others its number is printed.
     """
     children = _children(graph)
     heights = _heights(graph, children)
     waits = [0] * len(graph.nodes)
     for _parent, child in graph.edges:
         waits[child] += 1
-    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, printed here or only referenced
+    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, whether to print more than a reference
     while waiting:
-        place, margin, here = waiting.pop()
-        node = graph.nodes[place]
-        if not here:
-            yield f"{margin}-> {place} {replace_unprintable(title(node))}"
+        index, margin, in_full = waiting.pop()
+        node = graph.nodes[index]
+        if not in_full:
+            yield f"{margin}-> {index} {replace_unprintable(title(node))}"
             continue
-        yield f"{margin}{place} {replace_unprintable(title(node))}"
-        yield from (f"{margin}    {_describe_saved(kept, graph)}" for kept in node.kept)
+        yield f"{margin}{index} {replace_unprintable(title(node))}"
+        yield from (f"{margin}    {_describe_saved(tensor, graph)}" for tensor in node.saved)
         ready: list[int] = []
-        pointed: list[int] = []
-        for child in children[place]:
+        referenced: list[int] = []
+        for child in children[index]:
             waits[child] -= 1
-            (pointed if waits[child] else ready).append(child)
+            (referenced if waits[child] else ready).append(child)
         ready.sort(key=lambda child: -heights[child])
         waiting.extend((child, margin if not rank else f"{margin}| ", True) for rank, child in enumerate(ready))
-        waiting.extend((child, f"{margin}| ", False) for child in reversed(pointed))
+        waiting.extend((child, f"{margin}| ", False) for child in reversed(referenced))
 
 
-def _describe_saved(kept: SavedTensor, graph: Graph) -> str:
-    if kept.state != "kept" or kept.memory is None:
-        return f"{kept.name}: {'freed' if kept.state == 'freed' else 'behind a hook'}"
-    memory = graph.memories[kept.memory]
-    shape = " × ".join(map(str, kept.shape)) or "scalar"  # noqa: RUF001 - the multiplication sign
-    also = len(memory.holders) - 1
-    whose = memory.owner or (f"also held by {format_count(also, 'other')}" if also else "held by nothing else")
-    return f"keeps {kept.name}: {shape} {kept.dtype}, {format_size(memory.size_b)}, {replace_unprintable(whose)}"
+def _describe_saved(tensor: SavedTensor, graph: Graph) -> str:
+    if tensor.state != "kept" or tensor.memory is None:
+        return f"{tensor.name}: {'freed' if tensor.state == 'freed' else 'behind a hook'}"
+    memory = graph.memories[tensor.memory]
+    shape = " × ".join(map(str, tensor.shape)) or "scalar"  # noqa: RUF001 - the multiplication sign
+    others = len(memory.holders) - 1
+    holder = memory.owner or (f"also held by {format_count(others, 'other')}" if others else "held by nothing else")
+    return f"keeps {tensor.name}: {shape} {tensor.dtype}, {format_size(memory.size_b)}, {replace_unprintable(holder)}"
 
 
 def _children(graph: Graph) -> list[list[int]]:
@@ -117,9 +116,9 @@ def _children(graph: Graph) -> list[list[int]]:
 
 
 def _heights(graph: Graph, children: Sequence[Sequence[int]]) -> list[int]:
-    """Return the longest path down from each node, in edges."""
+    """Return the number of edges of the longest path from each node to a leaf."""
     deep = depths(len(graph.nodes), graph.edges)
     heights = [0] * len(children)
-    for place in sorted(range(len(children)), key=lambda place: -deep[place]):
-        heights[place] = max((heights[child] + 1 for child in children[place]), default=0)
+    for index in sorted(range(len(children)), key=lambda index: -deep[index]):
+        heights[index] = max((heights[child] + 1 for child in children[index]), default=0)
     return heights

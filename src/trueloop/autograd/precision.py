@@ -1,4 +1,4 @@
-"""Chooses the precision in which a stable function computes, and that of its result."""
+"""Chooses the precision in which a stable function computes, and the dtype of its result."""
 
 import torch
 from torch import Tensor
@@ -9,14 +9,14 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
-    """Convert a tensor to the precision to compute in, and return it with the dtype of the result.
+    """Convert a tensor to the precision in which to compute, and return it with the dtype of the result.
 
-    Halves are computed in float32. Under autocast the result stays float32, like the result of ``torch.softmax`` on a
-    GPU; otherwise it has the dtype of the input. ``torch.amp.custom_fwd`` cannot be used for this: it needs
-    the old style of a Function, and the kind of device when the class is written.
+    Half precision is computed in float32. Under autocast the result stays float32, like that of ``torch.softmax`` on a
+    GPU; otherwise it has the dtype of the input. ``torch.amp.custom_fwd`` cannot be used: it needs a Function without
+    ``setup_context``, and the device type when the class is defined.
 
     Args:
-        x: floating point.
+        x: floating-point tensor.
         name: name of the function, for the message.
 
     Raises:
@@ -24,8 +24,8 @@ def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
     """
     if not x.is_floating_point():
         raise InvalidData(
-            f"{name} got a tensor of {str(x.dtype).removeprefix('torch.')}.",
-            why="It is defined on real numbers, and rounding its result to integers would hide that.",
+            f"{name} got a tensor of type {str(x.dtype).removeprefix('torch.')}.",
+            why="The function is only defined for real numbers, and its result is not an integer.",
             fix="Convert it first: x.float().",
         )
     if x.dtype not in HALVES:

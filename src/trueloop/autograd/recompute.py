@@ -22,36 +22,36 @@ class Recomputed:
 
     @property
     def spares_b(self) -> int:
-        """Bytes that the graph of one forward pass no longer keeps."""
+        """Number of bytes that the graph of one forward pass no longer holds."""
         return sum(cost.spares_b for cost in self.costs if cost.name in self.blocks)
 
     @property
     def costs_s(self) -> float:
-        """Additional seconds of each backward."""
+        """Number of additional seconds of each backward pass."""
         return sum(cost.forward_s for cost in self.costs if cost.name in self.blocks)
 
 
 def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None = None) -> Recomputed:
-    """Measure a model's repeated blocks, and recompute as many in backward as a memory saving needs.
+    """Measure a model's repeated blocks, and make as many recompute in backward as are needed to save some memory.
 
     Gradients are bitwise the same (``torch.utils.checkpoint`` with ``use_reentrant=False``; buffers are written once).
     While a block is recomputed, its saved tensors exist again: the peak falls by the saving minus the largest block.
 
     Args:
-        model: in train mode, on its device; modified. Repeated blocks are two or more children of the same class in an
-            ``nn.ModuleList`` or ``nn.Sequential``.
-        run: the forward pass up to the loss, on a batch as large as those to come; run four times.
+        model: model to modify, on its device and in train mode. Repeated blocks are two or more children of the same
+            class in an ``nn.ModuleList`` or ``nn.Sequential``.
+        run: function that runs the forward pass and the loss on a batch of the usual size; it is called four times.
         spare_b: smallest number of bytes to save; None = recompute all blocks.
 
     Raises:
-        InvalidModel: the model has no repeated blocks, or is in eval mode, where none is recomputed.
+        InvalidModel: the model has no repeated blocks, or is in eval mode.
         InvalidConfig: all blocks together save less, or one is not called.
 
     Source: Chen et al., 2016, arXiv:1604.06174.
     """
     if not model.training:
         raise InvalidModel(
-            f"{type(model).__name__} is in eval mode.", why="Blocks are recomputed in training only.",
+            f"{type(model).__name__} is in eval mode.", why="Blocks are recomputed only in training.",
             fix="Call model.train() first.",
         )  # fmt: skip
     blocks = repeated_blocks(model)

@@ -1,4 +1,4 @@
-"""Runs one backward for several losses, or returns the gradient of each without changing ``.grad``."""
+"""Runs one backward pass for several losses, or returns the gradient of each loss without changing ``.grad``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,14 +12,14 @@ Weights = Mapping[str, float] | Sequence[float]
 
 
 def losses_by_name(losses: Losses) -> dict[str, Tensor]:
-    """Return losses by name; those of a sequence are named by index.
+    """Return losses by name; the names of losses in a sequence are their indices.
 
     Raises:
         InvalidData: there is no loss, or one is not a scalar with a graph.
     """
-    by_name = dict(losses) if isinstance(losses, Mapping) else {str(place): loss for place, loss in enumerate(losses)}
+    by_name = dict(losses) if isinstance(losses, Mapping) else {str(index): loss for index, loss in enumerate(losses)}
     if not by_name:
-        raise InvalidData("There is no loss.", fix="Give at least one.")
+        raise InvalidData("There is no loss.", fix="Give at least one loss.")
     for name, loss in by_name.items():
         if loss.numel() != 1:
             raise InvalidData(
@@ -28,21 +28,21 @@ def losses_by_name(losses: Losses) -> dict[str, Tensor]:
         if not loss.requires_grad:
             raise InvalidData(
                 f"The loss {name} has no graph.",
-                why="It depends on no trained parameter, so it would have no effect.",
+                why="It does not depend on a trainable parameter, so it would have no effect.",
                 fix="Look for detach(), .item() or no_grad() in its computation, or omit it.",
             )
     return by_name
 
 
 def backward(losses: Losses, *, weights: Weights | None = None, retain_graph: bool = False) -> None:
-    """Run one backward for several losses: ``.grad`` receives the gradient of their weighted sum.
+    """Run one backward pass for several losses: the gradient of their weighted sum is added to ``.grad``.
 
-    Their shared graph is traversed once; separate backwards would traverse it for each loss and need ``retain_graph``.
+    Their shared graph is traversed once; separate backward passes would traverse it once per loss.
 
     Args:
         losses: scalar tensors, by name or as a sequence.
         weights: weight of each loss, by the same names or in the same order; None = 1.
-        retain_graph: keep the graph for another backward.
+        retain_graph: whether to keep the graph for another backward pass.
 
     Raises:
         InvalidData: a loss has no graph, or is not a scalar.
@@ -58,39 +58,39 @@ def backward(losses: Losses, *, weights: Weights | None = None, retain_graph: bo
 def gradients(
     losses: Losses, parameters: Sequence[Tensor], *, retain_graph: bool = False
 ) -> dict[str, tuple[Tensor, ...]]:
-    """Return the gradient of each loss for each parameter; ``.grad`` is neither read nor changed.
+    """Return the gradient of each loss with respect to each parameter, without reading or changing ``.grad``.
 
     Args:
         losses: scalar tensors, by name or as a sequence.
         parameters: parameters that require a gradient.
-        retain_graph: keep the graph for your own backward.
+        retain_graph: whether to keep the graph for a further backward pass.
 
     Returns:
-        For each loss one tensor for each parameter, 0 where the loss does not depend on it.
+        For each loss, one tensor per parameter; zeros if the loss does not depend on the parameter.
 
     Raises:
         InvalidData: a loss has no graph or is not a scalar, or a parameter requires no gradient.
 
-    Cost: one backward for each loss, and memory for a gradient of each. Hooks on ``.grad``, those of
-        DistributedDataParallel among them, do not fire: nothing is exchanged between processes.
+    Cost: for each loss, a backward pass and memory for a gradient. Hooks on ``.grad`` do not run, including those of
+        DistributedDataParallel: gradients are not summed over processes.
     """
     by_name = losses_by_name(losses)
-    wanted = list(parameters)
-    frozen = [place for place, each in enumerate(wanted) if not each.requires_grad]
-    if frozen or not wanted:
+    inputs = list(parameters)
+    frozen = [index for index, each in enumerate(inputs) if not each.requires_grad]
+    if frozen or not inputs:
         raise InvalidData(
-            f"Parameter {frozen[0]} of shape {tuple(wanted[frozen[0]].shape)} requires no gradient."
+            f"Parameter {frozen[0]} of shape {tuple(inputs[frozen[0]].shape)} requires no gradient."
             if frozen
             else "There is no parameter.",
             fix="Give only trainable parameters: [p for p in model.parameters() if p.requires_grad].",
         )
-    found: dict[str, tuple[Tensor, ...]] = {}
-    for place, (name, loss) in enumerate(by_name.items(), start=1):
-        keep = retain_graph or place < len(by_name)
-        found[name] = torch.autograd.grad(
-            loss, wanted, grad_outputs=torch.ones_like(loss), retain_graph=keep, materialize_grads=True
+    results: dict[str, tuple[Tensor, ...]] = {}
+    for number, (name, loss) in enumerate(by_name.items(), start=1):
+        keep = retain_graph or number < len(by_name)
+        results[name] = torch.autograd.grad(
+            loss, inputs, grad_outputs=torch.ones_like(loss), retain_graph=keep, materialize_grads=True
         )
-    return found
+    return results
 
 
 def _ordered_weights(weights: Weights | None, names: Sequence[str]) -> list[float]:
@@ -99,10 +99,10 @@ def _ordered_weights(weights: Weights | None, names: Sequence[str]) -> list[floa
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise InvalidConfig(
-                f"The weights are for {', '.join(sorted(weights))}, the losses are {', '.join(names)}.",
-                fix="Give one weight for each loss.",
+                f"The weights are for {', '.join(sorted(weights))}, but the losses are {', '.join(names)}.",
+                fix="Give one weight per loss.",
             )
         return [float(weights[name]) for name in names]
     if len(weights) != len(names):
-        raise InvalidConfig(f"There are {len(weights)} weights for {len(names)} losses.", fix="Give one for each.")
+        raise InvalidConfig(f"There are {len(weights)} weights for {len(names)} losses.", fix="Give one per loss.")
     return [float(weight) for weight in weights]

@@ -1,7 +1,7 @@
-"""Logarithms of probabilities, element by element, that neither overflow nor lose their digits.
+"""Elementwise logarithms of probabilities that neither overflow nor lose digits.
 
-Each is a ``torch.autograd.Function`` whose backward is made of differentiable operations, so that it can be
-differentiated again, and from which torch derives the rule for ``vmap``.
+Each function is a ``torch.autograd.Function`` whose backward only uses differentiable operations, so that it can be
+differentiated again, and torch can derive its rule for ``vmap``.
 """
 
 import math
@@ -19,13 +19,13 @@ LOG_HALF: Final = -math.log(2)
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + exp(x)), accurate everywhere; its derivative is the sigmoid.
 
-    ``torch.nn.functional.softplus`` gives x itself beyond 20: in float64 that is 2e-9 too little there.
+    ``torch.nn.functional.softplus`` returns x if x > 20; in float64, that is up to 2e-9 too small.
 
     Args:
-        x: any shape, floating point; halves are computed in float32.
+        x: tensor of any shape, floating-point; half precision is computed in float32.
 
     Raises:
-        InvalidData: ``x`` is not real floating point.
+        InvalidData: ``x`` is not real floating-point.
 
     Source: Maechler, 2012, "Accurately computing log(1 - exp(-|a|))".
     """
@@ -37,26 +37,26 @@ def log_sigmoid(x: Tensor) -> Tensor:
     """Return log(1 / (1 + exp(-x))), accurate everywhere; its derivative is the sigmoid of -x.
 
     Args:
-        x: any shape, floating point; halves are computed in float32.
+        x: tensor of any shape, floating-point; half precision is computed in float32.
 
     Raises:
-        InvalidData: ``x`` is not real floating point.
+        InvalidData: ``x`` is not real floating-point.
     """
     full, dtype = to_compute_precision(x, "log_sigmoid")
     return -_Softplus.apply(-full).to(dtype)
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """Return log(1 - exp(x)) of x <= 0: the logarithm of a probability's complement, from the probability's logarithm.
+    """Return log(1 - exp(x)) of x <= 0: if x is the logarithm of p, this is the logarithm of 1 - p.
 
-    ``torch.log(1 - x.exp())`` is -inf for small negative x and 0 for very negative ones.
+    ``torch.log(1 - x.exp())`` is -inf for x close to 0, and 0 for very negative x.
 
     Args:
-        x: any shape, floating point, at most 0; 0 gives -inf, and more than 0 NaN, as a logarithm does. Halves are
-            computed in float32.
+        x: tensor of any shape, floating-point, at most 0; for 0 the result is -inf, above 0 it is NaN. Half precision
+            is computed in float32.
 
     Raises:
-        InvalidData: ``x`` is not real floating point.
+        InvalidData: ``x`` is not real floating-point.
 
     Source: Maechler, 2012, "Accurately computing log(1 - exp(-|a|))": the two branches meet at -log 2.
 
@@ -83,11 +83,11 @@ class _Softplus(Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not ctx.needs_input_grad[0]:
             return None
         (x,) = ctx.saved_tensors
-        return above * torch.sigmoid(x)
+        return grad_output * torch.sigmoid(x)
 
 
 class _Log1mexp(Function):
@@ -102,9 +102,9 @@ class _Log1mexp(Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not ctx.needs_input_grad[0]:
             return None
         (x,) = ctx.saved_tensors
-        # exp(x) / expm1(x), not -1 / expm1(-x): the second derivative of that would be inf / inf for very negative x.
-        return above * torch.exp(x) / torch.expm1(x)
+        # The second derivative of -1 / expm1(-x), which has the same value, would be inf / inf for very negative x.
+        return grad_output * torch.exp(x) / torch.expm1(x)

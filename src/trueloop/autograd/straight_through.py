@@ -1,7 +1,6 @@
-"""Straight-through estimators: a forward without a useful derivative, and a backward as if it had one.
+"""Straight-through estimators: functions without a useful derivative, whose backward uses that of another function.
 
-What they return as a gradient is an estimate by design, so ``gradcheck`` fails on them. Each names the function whose
-derivative backward uses instead.
+The gradient is an estimate by design, so ``gradcheck`` fails. Each docstring states which derivative is used.
 """
 
 from typing import Any, Final
@@ -14,14 +13,14 @@ from trueloop.autograd.precision import to_compute_precision
 from trueloop.autograd.stable_softmax import softmax
 from trueloop.core.errors import InvalidConfig, InvalidData
 
-BITS: Final = (2, 16)  # of a float32's 24: more levels could not be distinguished
+BITS: Final = (2, 16)  # smallest and largest number of bits
 
 
 def round_through(x: Tensor) -> Tensor:
-    """Round to the nearest whole number, halves to the even one; backward is that of x itself.
+    """Round to the nearest whole number, halves to the even one; backward is that of the identity.
 
     Args:
-        x: any shape, floating point.
+        x: tensor of any shape, floating-point.
 
     Source: Bengio et al., 2013, arXiv:1308.3432.
 
@@ -38,13 +37,13 @@ def round_through(x: Tensor) -> Tensor:
 
 
 def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
-    """Return +1 where x >= 0 and -1 elsewhere; backward is that of x where -window <= x <= window, and 0 elsewhere.
+    """Return +1 where x >= 0, else -1; backward is that of the identity where -window <= x <= window, else 0.
 
-    Unlike ``torch.sign``, 0 gives +1: a binary weight has two values.
+    Unlike ``torch.sign``, it returns +1 for 0: a binary weight has two values.
 
     Args:
-        x: any shape, floating point.
-        window: above 0; ``float("inf")`` lets every gradient through.
+        x: tensor of any shape, floating-point.
+        window: number above 0; with ``float("inf")`` no gradient becomes 0.
 
     Raises:
         InvalidConfig: ``window`` is not above 0.
@@ -53,19 +52,19 @@ def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
     """
     to_compute_precision(x, "sign_through")
     if not window > 0:
-        raise InvalidConfig(f"window is {window}.", why="No gradient would pass.", fix="Set a number above 0.")
+        raise InvalidConfig(f"window is {window}.", why="All gradients would be 0.", fix="Set a number above 0.")
     return _Sign.apply(x, float(window))
 
 
 def one_hot_through(logits: Tensor, dim: int = -1, *, temperature: float = 1.0) -> Tensor:
     """Return 1 at the largest logit and 0 elsewhere; backward is that of softmax(logits / temperature).
 
-    Add Gumbel noise to the logits first and it is the straight-through Gumbel-softmax.
+    With Gumbel noise added to the logits, it is the straight-through Gumbel-softmax.
 
     Args:
-        logits: any shape, floating point; the first of equal ones is taken. A row that is masked wholly gives 0.
-        dim: the dimension of the classes.
-        temperature: above 0; the lower, the closer is the gradient's function to the step, and the rarer its gradients.
+        logits: tensor of any shape, floating-point. Of equal logits, the first counts. If all are -inf, all are 0.
+        dim: dimension of the classes.
+        temperature: number above 0; the lower, the closer is the softmax to the step, and the more gradients vanish.
 
     Raises:
         InvalidConfig: ``temperature`` is not above 0.
@@ -81,22 +80,23 @@ def one_hot_through(logits: Tensor, dim: int = -1, *, temperature: float = 1.0) 
 def fake_quantise(
     x: Tensor, scale: Tensor | float, *, bits: int = 8, zero_point: int = 0, signed: bool = True
 ) -> Tensor:
-    """Round to one of 2**bits evenly spaced levels and back, as an integer kernel will see it.
+    """Round to one of 2**bits evenly spaced values, as a quantised model will.
 
-    Backward to x is that of x where it lies within the levels, and 0 where it was clipped. Backward to the scale, where
-    it requires a gradient, is that of learned step sizes: the rounding error inside, the last level outside.
+    The gradient of x is that of the identity where x lies within the levels, and 0 where it was clipped. The gradient
+    of the scale, if it requires one, is that of learned step sizes: the rounding error within the levels, the first or
+    last level outside.
 
     Args:
-        x: any shape, floating point.
-        scale: distance of two levels, above 0; a number, or a tensor that broadcasts to x, [C, 1, 1, 1] for a step
-            for each filter.
-        bits: 2 to 16.
-        zero_point: the level that stands for 0.
-        signed: levels -2**(bits - 1) to 2**(bits - 1) - 1, otherwise 0 to 2**bits - 1.
+        x: tensor of any shape, floating-point.
+        scale: distance between two levels, above 0; a number, or a tensor that broadcasts to x, such as [C, 1, 1, 1]
+            for one scale per filter.
+        bits: number of bits, 2 to 16.
+        zero_point: level that represents 0.
+        signed: whether levels go from -2**(bits - 1) to 2**(bits - 1) - 1; False = from 0 to 2**bits - 1.
 
     Raises:
-        InvalidConfig: a number of bits or a zero point that cannot be.
-        InvalidData: ``x`` is not real floating point, or the scale does not broadcast to it.
+        InvalidConfig: ``bits`` or ``zero_point`` is out of range.
+        InvalidData: ``x`` is not real floating-point, or the scale does not broadcast to it.
 
     Source: Jacob et al., 2018, arXiv:1712.05877; Esser et al., 2020, arXiv:1902.08153.
     """
@@ -109,21 +109,21 @@ def fake_quantise(
     step = torch.as_tensor(scale, dtype=x.dtype, device=x.device)
     try:
         fits = torch.broadcast_shapes(step.shape, x.shape) == x.shape
-    except RuntimeError:  # torch's word for shapes that do not fit together
+    except RuntimeError:  # raised by torch if the shapes cannot be broadcast
         fits = False
     if not fits:
         raise InvalidData(
             f"scale has the shape {tuple(step.shape)}, which does not broadcast to that of x, {tuple(x.shape)}.",
-            fix="Reshape it, to (-1, 1, 1, 1) for one scale for each filter.",
+            fix="Reshape it; for one scale per filter, to (-1, 1, 1, 1).",
         )
     return _Quantised.apply(x, step, low - zero_point, high - zero_point)
 
 
 def _one_hot(logits: Tensor, dim: int) -> Tensor:
     best = logits.argmax(dim, keepdim=True)
-    places = torch.arange(logits.shape[dim], device=logits.device)
-    places = places.reshape([-1] + [1] * (logits.dim() - 1 - dim % logits.dim()))
-    return (places == best) & (logits.amax(dim, keepdim=True) != -torch.inf)
+    indices = torch.arange(logits.shape[dim], device=logits.device)
+    indices = indices.reshape([-1] + [1] * (logits.dim() - 1 - dim % logits.dim()))
+    return (indices == best) & (logits.amax(dim, keepdim=True) != -torch.inf)
 
 
 class _Round(Function):
@@ -138,8 +138,8 @@ class _Round(Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return above
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad_output
 
 
 class _Sign(Function):
@@ -152,21 +152,21 @@ class _Sign(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
         x, window = inputs
-        ctx.save_for_backward(x.abs() <= window)  # a byte for each element, not four
+        ctx.save_for_backward(x.abs() <= window)  # one byte per element instead of four
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (passes,) = ctx.saved_tensors
-        return torch.where(passes, above, 0), None
+        return torch.where(passes, grad_output, 0), None
 
 
 class _Replaced(Function):
-    """The first value forth, the gradient to the second back."""
+    """Returns its first argument; backward passes the gradient to the second one."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(value: Tensor, stands_for: Tensor) -> Tensor:
+    def forward(value: Tensor, gradient_to: Tensor) -> Tensor:
         return value.clone()
 
     @staticmethod
@@ -174,8 +174,8 @@ class _Replaced(Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, above
+    def backward(ctx: Any, grad_output: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, grad_output
 
 
 class _Quantised(Function):
@@ -191,14 +191,14 @@ class _Quantised(Function):
         ctx.save_for_backward(x, scale)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, scale = ctx.saved_tensors
         ratio = x / scale
         level = ratio.round()
         inside = (level >= ctx.low) & (level <= ctx.high)
-        to_x = torch.where(inside, above, 0) if ctx.needs_input_grad[0] else None
+        to_x = torch.where(inside, grad_output, 0) if ctx.needs_input_grad[0] else None
         to_scale = None
         if ctx.needs_input_grad[1]:
-            to_scale = above * torch.where(inside, level - ratio, level.clamp(ctx.low, ctx.high))
+            to_scale = grad_output * torch.where(inside, level - ratio, level.clamp(ctx.low, ctx.high))
             to_scale = to_scale.sum_to_size(scale.shape)
         return to_x, to_scale, None, None

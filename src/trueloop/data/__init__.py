@@ -1,6 +1,6 @@
-"""Data: order as a pure function, samplers, collate with padding and mask, loaders, datasets, fingerprints.
+"""Data: orders, samplers, collate functions with padding and mask, loaders, datasets, fingerprints.
 
-Everything also works in a plain ``torch.utils.data.DataLoader``.
+All of them also work with a plain ``torch.utils.data.DataLoader``.
 """
 
 from trueloop.data.collate import GatheredBatch, collate, pad_sequences

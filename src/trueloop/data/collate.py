@@ -1,6 +1,6 @@
-"""Collate samples into a batch: stacked as by torch's default, or padded to the longest with a mask."""
+"""Collate samples into a batch: stack them like torch's default, or pad them to the longest one and add a mask."""
 
-# ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
+# ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest sample, ... any further axes
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, overload
@@ -16,14 +16,14 @@ TARGETS = ("label", "labels", "target", "targets")
 
 
 class GatheredBatch(Sequence[Any]):
-    """Samples that a dataset has read as one batch, in a form that any collate function accepts.
+    """Samples that a dataset has read as one batch; usable with any collate function.
 
-    A dataset's ``__getitems__`` may return this: `collate` returns ``batch`` unchanged, at no cost; any other collate
-    function (torch's own, a user's) sees a sequence of samples.
+    A dataset's ``__getitems__`` may return this: `collate` returns ``batch`` unchanged, at no cost; for any other
+    collate function (torch's, a user's) it is a sequence of samples.
 
     Args:
-        batch: a list or mapping of tensors [B, ...], as `collate` would return it.
-        size: B.
+        batch: list or mapping of tensors [B, ...], the result that `collate` would return.
+        size: number of samples, B.
     """
 
     def __init__(self, batch: list[Tensor] | dict[str, Tensor], size: int) -> None:
@@ -51,17 +51,17 @@ class GatheredBatch(Sequence[Any]):
 def collate(samples: Any) -> Any:
     """Stack samples into a batch, as ``torch.utils.data.default_collate`` does.
 
-    Two things differ: a list of numbers inside a sample (a row of a Hugging Face dataset) becomes one tensor, where
-    torch would return one tensor per position; and columns, a mapping of name to B values, are accepted as well.
+    There are two differences: a list of numbers in a sample (a row of a Hugging Face dataset) becomes one tensor,
+    while torch returns one tensor per list index; and a mapping of column name to B values is accepted as well.
 
     Args:
-        samples: a list of B samples, a `GatheredBatch` batch, or a mapping of B values per column.
+        samples: a list of B samples, a `GatheredBatch`, or a mapping of B values per column.
 
     Returns:
-        Tensors [B, ...] in the structure of a sample; text stays a list.
+        Tensors [B, ...] in the structure of a sample; strings become a list.
 
     Raises:
-        InvalidData: the samples do not stack; names the first one that differs and its shape.
+        InvalidData: the samples cannot be stacked; the message has the first one that differs and its shape.
     """
     if isinstance(samples, GatheredBatch):
         return samples.batch
@@ -89,11 +89,11 @@ def pad_sequences(
 
     Args:
         samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
-        padding_value: appended to the end. For mappings, may map the fields to pad to their values, the mask being that
-            of the first; the other fields are collated.
-        target_padding: appended to targets that are sequences themselves; torch's losses ignore -100.
+        padding_value: value to append. For mappings, it may be a mapping from each field to pad to its padding value;
+            the mask is then that of the first such field, and the other fields are collated.
+        target_padding: value to append to targets that are sequences; torch's losses ignore -100.
         targets: names of the fields of a mapping that are targets.
-        mask: the name of the mask in a mapping. A field of this name in the samples is kept, padded with 0.
+        mask: name of the mask in a mapping. If the samples have a field of this name, it is padded with 0 and returned.
 
     Returns:
         ``(padded_BT, mask_BT)`` for sequences, ``((padded_BT, mask_BT), target, ...)`` for tuples, a dict with the mask
@@ -111,7 +111,7 @@ def pad_sequences(
         return _pad_mapping(values, padding_value, target_padding, targets, mask)
     if isinstance(padding_value, Mapping):
         raise InvalidData(
-            f"padding_value names fields, but a sample is a {type(first).__name__}.", fix="Give a number."
+            f"padding_value is a mapping, but a sample is a {type(first).__name__}.", fix="Give a number."
         )
     if isinstance(first, Tensor) or _is_number_list(first):
         return _pad_column(samples, padding_value, "sequence")
@@ -151,7 +151,7 @@ def _pad_mapping(
 def _sequence_fields(
     values: dict[str, list[Any]], padding_value: float, targets: Sequence[str], mask: str
 ) -> dict[str, float]:
-    """Return the fields with a first axis that are not targets; their lengths must agree in every sample."""
+    """Return the fields to pad: sequences that are not targets; their lengths must agree in every sample."""
     names = [
         name
         for name, column in values.items()
@@ -163,9 +163,9 @@ def _sequence_fields(
     for i, lengths in enumerate(zip(*([len(value) for value in values[name]] for name in names), strict=True)):
         if len(set(lengths)) > 1:
             raise InvalidData(
-                f"Sample {i} of the batch has {dict(zip(names, lengths, strict=True))} as lengths.",
-                why="There is one mask, for fields of equal lengths.",
-                fix=f"List the fields to pad, the one of the mask first: padding_value={{{names[0]!r}: 0}}.",
+                f"Sample {i} of the batch has fields of different lengths: {dict(zip(names, lengths, strict=True))}.",
+                why="The batch has one mask, which needs fields of equal lengths.",
+                fix=f"List the fields to pad; the first one gives the mask: padding_value={{{names[0]!r}: 0}}.",
             )
     return dict.fromkeys(names, padding_value)
 
@@ -210,7 +210,7 @@ def _collate_column(values: Any) -> Any:
 
 
 def _is_number_list(value: Any) -> bool:
-    """Return True for a list of numbers, or of such lists."""
+    """Return True for a list of numbers, and for a list of such lists."""
     inner = value
     while isinstance(inner, list) and inner:
         inner = cast("list[Any]", inner)[0]
@@ -235,14 +235,14 @@ def _numbers_to_tensors(sample: Any) -> Any:
 
 
 def _tensor_of_list(value: Any) -> Any:
-    """Convert a list of numbers to a tensor; return anything else unchanged; ragged lists of lists are an error."""
+    """Convert a list of numbers to a tensor; raise for ragged lists of lists; return anything else unchanged."""
     if not _is_number_list(value):
         return value
     try:
         return torch.tensor(value)
     except (ValueError, TypeError) as error:
         raise InvalidData(
-            f"A sample contains a list that is not an array: {error}.", fix="Pad it in the dataset."
+            f"A sample contains a list that cannot become a tensor: {error}.", fix="Pad it in the dataset."
         ) from error
 
 
@@ -257,7 +257,7 @@ def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
             )
     return InvalidData(
         f"Samples like {shapes[0]} cannot be put into a batch: {error}",
-        fix="Return tensors, arrays, numbers, text, or tuples and mappings of those; or pass your own collate.",
+        fix="Return tensors, arrays, numbers, strings, or tuples and mappings of those; or pass your own collate.",
     )
 
 

@@ -22,11 +22,11 @@ class TensorData(Dataset[Any]):
     """Tensors with one row per sample; a batch is read by one indexed copy per tensor, without collating.
 
     Args:
-        tensors: one or more [N, ...], or one mapping of name to [N, ...]. A sample is the tuple, or dict, of the rows.
-        rows: the rows of the tensors that belong to this dataset, int64 [n]; None = all. The tensors are shared.
+        tensors: one or more tensors [N, ...], or one mapping of names to them. A sample is a tuple or dict of rows.
+        rows: indices of the rows that belong to this dataset, int64 [n]; None = all. The tensors are not copied.
 
     Raises:
-        InvalidData: no tensors, a tensor without axes, or first axes of different sizes.
+        InvalidData: there is no tensor, one has no axes, or their first axes have different sizes.
     """
 
     def __init__(self, *tensors: Tensor | Mapping[str, Tensor], rows: Tensor | None = None) -> None:
@@ -38,7 +38,7 @@ class TensorData(Dataset[Any]):
         if not columns or not all(isinstance(column, Tensor) and column.ndim for column in columns):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidData(
                 f"TensorData received {[type(column).__name__ for column in columns]}.",
-                fix="Give tensors [N, ...], or one mapping of name to tensor; torch.as_tensor makes one.",
+                fix="Give tensors [N, ...], or one mapping of names to tensors; torch.as_tensor converts arrays.",
             )
         sizes = [len(column) for column in columns]
         if len(set(sizes)) > 1:
@@ -46,7 +46,7 @@ class TensorData(Dataset[Any]):
             raise InvalidData(
                 f"The tensors have {dict(zip(names, sizes, strict=True))} rows.",
                 why="Row i of every tensor belongs to sample i.",
-                fix="Give tensors of equal first size.",
+                fix="Give tensors with the same number of rows.",
             )
         self.rows = rows
         self._device = columns[0].device
@@ -66,9 +66,9 @@ class TensorData(Dataset[Any]):
         return GatheredBatch(self.gather(torch.as_tensor(indices)), len(indices))
 
     def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
-        """Read the samples of these indices (int64) as one batch, as `collate` would return it.
+        """Read the samples of these indices (int64) as one batch, in the form that `collate` returns.
 
-        Cost: 2 us and the copy, per tensor.
+        Cost: for each tensor, 2 us and the copy.
         """
         rows_B = indices_B if self.rows is None else self.rows.index_select(0, indices_B)
         if rows_B.device != self._device:
@@ -78,7 +78,7 @@ class TensorData(Dataset[Any]):
         return [column.index_select(0, rows_B) for column in self.tensors]
 
     def subset(self, indices: Tensor) -> TensorData:
-        """Return a dataset of these samples (int64 [n]), on the same tensors."""
+        """Return a dataset of the samples with these indices (int64 [n]); the tensors are not copied."""
         rows = indices if self.rows is None else self.rows.index_select(0, indices)
         tensors = (self.tensors,) if isinstance(self.tensors, dict) else self.tensors
         return TensorData(*tensors, rows=rows)
@@ -100,15 +100,15 @@ def as_tensor_data(dataset: Any) -> TensorData | None:
 
 
 def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
-    """Split a dataset into disjoint random parts, the same for the same size, shares and seed.
+    """Split a dataset into disjoint random parts, which only depend on size, shares and seed.
 
     Args:
-        dataset: anything with a length and indices.
-        shares: share of each part; they sum to 1, and sizes are rounded so that every sample is in one part.
-        seed: of the random split.
+        dataset: dataset with a length and indices.
+        shares: share of each part, with sum 1; sizes are rounded so that every sample is in exactly one part.
+        seed: seed of the random split.
 
     Returns:
-        One dataset per share: `TensorData` on the same tensors where it is one, else ``torch.utils.data.Subset``.
+        One dataset per share: parts of a `TensorData` are `TensorData`, others ``torch.utils.data.Subset``.
 
     Raises:
         InvalidConfig: the shares do not sum to 1, or one is not positive.

@@ -18,17 +18,17 @@ from trueloop.data.sample_rng import SEED_LIMIT, preserve_cpu_generators, seed_g
 
 
 class FetchBatch:
-    """Reads the batch of given indices.
+    """Reads the batch with given indices.
 
-    In-memory tensors are indexed directly. Else the samples come from the dataset's ``__getitems__(list)`` (torch's own
-    protocol) if it has one, or from ``dataset[i]``; then they are collated.
+    Tensors in memory are indexed directly. Otherwise the samples are read with the dataset's ``__getitems__(list)``
+    (torch's protocol) if it has one, else with ``dataset[i]``, and collated.
 
     Args:
-        dataset: map-style.
-        collate: samples -> batch; None = `collate`.
-        seed: for ``seed_samples``.
-        seed_samples: seed Python's, NumPy's and torch's CPU generators for every sample from (seed, epoch, index), and
-            for ``__getitems__`` and a collate function from (seed, epoch, first index); restore them afterwards.
+        dataset: a map-style dataset.
+        collate: function of samples that returns a batch; None = `collate`.
+        seed: seed for ``seed_samples``.
+        seed_samples: whether to seed Python's, NumPy's and torch's CPU generators, for every sample from (seed, epoch,
+            index), for ``__getitems__`` and ``collate`` from (seed, epoch, first index), and restore them afterwards.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any] | None, *, seed: int, seed_samples: bool) -> None:
@@ -43,14 +43,14 @@ class FetchBatch:
         """Read and collate one batch.
 
         Raises:
-            InvalidData: the samples cannot be collated; and whatever the dataset raises.
+            InvalidData: the samples cannot be collated. Errors of the dataset are not converted.
         """
         if self.tensor_data is not None:
             return self.tensor_data.gather(indices_B)
         return self.read(epoch, indices_B.tolist())
 
     def read(self, epoch: int, indices: list[int]) -> Any:
-        """Read and collate one batch, through the dataset's own methods."""
+        """Read and collate one batch with the dataset's methods."""
         with preserve_cpu_generators() if self._seed_samples else nullcontext():
             seeds = self._sample_seeds(epoch, indices) if self._seed_samples else ()
             samples = self._read_samples(indices, seeds)
@@ -59,12 +59,12 @@ class FetchBatch:
                     seed_generators(seeds[0])
                 return self._collate(samples)
             except InvalidData as error:
-                raise InvalidData(str(error), fix=f"The batch is made of the dataset's samples {indices}.") from error
+                raise InvalidData(str(error), fix=f"The batch has these samples of the dataset: {indices}.") from error
 
     def __getitems__(self, request: tuple[int, list[int]]) -> Any:
         """Read one request of the batch sampler; called by ``DataLoader`` in a worker.
 
-        A TrueloopError is returned, not raised, or ``DataLoader`` would wrap its text in a traceback.
+        A TrueloopError is returned, not raised, because ``DataLoader`` would wrap its text in a traceback.
         """
         epoch, indices = request
         try:

@@ -14,24 +14,24 @@ from trueloop.data.sample_rng import preserve_cpu_generators, seed_generators
 from trueloop.data.samplers import dataset_size
 from trueloop.data.shards import Shards
 
-MAX_SAMPLES = 256  # read and hashed: 10 ms in memory, seconds for large images
-MAX_SHARDS = 16  # opened, of data in shards
+MAX_SAMPLES = 256  # number of samples to hash: takes 10 ms in memory, seconds for large images
+MAX_SHARDS = 16  # number of shards to open
 
 
 def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
-    """Hash the size and the content of some samples, the same ones every time.
+    """Hash the size and the content of some samples, which are the same ones in every call.
 
     A change of the size is always detected, a change of a share s of the samples with probability 1 - (1 - s)^samples:
-    with the default, 1 % of changed samples is detected 92 times in 100. Of up to ``samples`` samples, all are hashed.
+    with the default, if 1 % of the samples change, this is detected in 92 of 100 cases.
 
     Args:
-        dataset: anything with a length and indices, or `Shards`; random augmentation is drawn from a fixed seed. Of
-            shards, the number counts and the first samples of some: not their names, so that data may be moved.
-        samples: number of samples to read.
+        dataset: dataset with a length and indices, or `Shards`. Augmentation uses a fixed seed. For shards, their
+            number and the first samples of some are hashed, but not their names, so that data may be moved.
+        samples: number of samples to read; if the dataset has no more, all are hashed.
 
     Returns:
-        "1797:sha256:0123456789abcdef"; "partial" in place of "sha256" where samples hold objects whose content cannot
-        be hashed, so that only their type counts.
+        "1797:sha256:0123456789abcdef", with "partial" instead of "sha256" if samples contain objects whose content
+        cannot be hashed; of these only the type is hashed.
 
     Raises:
         InvalidData: the dataset is empty or has no length.
@@ -64,7 +64,7 @@ def _fingerprint_shards(data: Shards, samples: int) -> str:
 
 
 def _hash_value(value: Any, update: Callable[[bytes], None]) -> bool:
-    """Feed type, structure and content to the digest; return False where only a type could be hashed."""
+    """Add type, structure and content to the digest; return False if only the type of some value could be hashed."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
@@ -82,8 +82,8 @@ def _hash_value(value: Any, update: Callable[[bytes], None]) -> bool:
     elif isinstance(value, (tuple, list)):
         items = cast("Sequence[Any]", value)
         update(f"{len(items)}:".encode())
-        known = [_hash_value(item, update) for item in items]  # a list: all() alone would stop at the first unknown one
-        return all(known)
+        hashed = [_hash_value(item, update) for item in items]  # with a generator, all() would stop at the first False
+        return all(hashed)
     else:
         return False
     return True

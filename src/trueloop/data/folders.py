@@ -22,13 +22,13 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
     the sorted ``classes``. Files without an image suffix are ignored.
 
     Args:
-        root: the folder that holds the class folders.
+        root: folder that contains the class folders.
         size: (height, width) to resize to, or one number for both; None = unchanged.
-        channels: 1 (grey), 3 (colour) or 4 (with transparency).
+        channels: number of channels: 1 (grey), 3 (colour) or 4 (with transparency).
 
     Raises:
-        InvalidConfig: another number of channels.
-        InvalidData: there is no class folder, or one without images.
+        InvalidConfig: another number of channels is given.
+        InvalidData: there is no class folder, or one of them has no images.
         MissingExtra: Pillow is not installed.
     """
 
@@ -50,15 +50,15 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         self.paths: list[Path] = []
         self.labels: list[int] = []
         for label, folder in enumerate(folders):
-            found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-            if not found:
+            images = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+            if not images:
                 raise InvalidData(
                     f"{folder} has no images.",
                     why="It would count as a class without samples.",
                     fix="Remove the folder, or put images into it.",
                 )
-            self.paths += found
-            self.labels += [label] * len(found)
+            self.paths += images
+            self.labels += [label] * len(images)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -68,9 +68,9 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         try:
             with self._open(path) as image:
                 pixels = self._pixels(image, path)
-        except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises, by format
+        except (OSError, SyntaxError, ValueError) as error:  # errors of Pillow for different formats
             raise InvalidData(
-                f"{path} cannot be read as an image: {error}", fix="Replace the file, or take it out of the folder."
+                f"{path} cannot be read as an image: {error}", fix="Replace the file, or remove it from the folder."
             ) from error
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), self.labels[index]
 
@@ -78,9 +78,9 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         """Return [height, width, channels] in [0, 1]."""
         if image.mode.startswith(("I", "F")):
             raise InvalidData(
-                f"{path} has pixels of mode {image.mode}, more than 8 bits deep.",
-                why="Converted to 8 bits, Pillow cuts every value above 255 down to 255.",
-                fix="Convert the files, or write a dataset that knows their range.",
+                f"{path} has pixels of mode {image.mode}, with more than 8 bits.",
+                why="When Pillow converts them to 8 bits, every value above 255 becomes 255.",
+                fix="Convert the files, or write a dataset that rescales their range.",
             )
         image = image.convert(self._mode)
         if self.size is not None:
@@ -92,25 +92,25 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
 class TextFiles(Dataset[Tensor]):
     """Text files as sequences of bytes: a sample is a document, or a piece of one, as int64 [T] in [0, 255].
 
-    Nothing is decoded, so any encoding can be read, and only requested pieces are read.
+    The text is not decoded, so any encoding can be read, and only requested pieces are read.
 
     Args:
-        paths: files, or a folder, of which every file that matches ``pattern`` is used, sorted.
-        length: cut each document into pieces of at most this many bytes (the last one shorter); None = full documents.
-        pattern: of the file names in a folder.
+        paths: files and folders; in a folder, every file that matches ``pattern`` is used, in sorted order.
+        length: largest number of bytes in a piece of a document; None = full documents.
+        pattern: shell pattern for the file names in a folder.
 
     Raises:
-        InvalidData: there is no file, or none holds a byte.
+        InvalidData: there is no file, or all files are empty.
     """
 
     def __init__(
         self, paths: str | Path | Iterable[str | Path], length: int | None = None, *, pattern: str = "*.txt"
     ) -> None:
         if length is not None and length < 1:
-            raise InvalidConfig(f"length is {length}.", fix="A piece holds at least one byte.")
+            raise InvalidConfig(f"length is {length}.", fix="Set 1 byte or more.")
         self.paths = _files(paths, pattern)
         sizes = [_size(path) for path in self.paths]
-        # (file, first byte, number of bytes) per piece; empty files have none
+        # (file, first byte, number of bytes) per piece; an empty file has no pieces
         self._pieces = [
             (file, start, min(length or size, size - start))
             for file, size in enumerate(sizes)
@@ -118,7 +118,7 @@ class TextFiles(Dataset[Tensor]):
         ]
         if not self._pieces:
             raise InvalidData(
-                f"{len(self.paths)} files hold no text: {paths}.",
+                f"There is no text in {len(self.paths)} files: {paths}.",
                 fix=f"In folders, only files that match {pattern} are read.",
             )
 
@@ -141,10 +141,10 @@ class TextFiles(Dataset[Tensor]):
 
 def _files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]:
     entries = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, entries):
-        found += sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
-    return found
+        files += sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
+    return files
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def derive_keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
-    """Derive ``count`` keys of 64 bits; another purpose, seed or epoch gives unrelated keys.
+    """Derive ``count`` keys of 64 bits; keys for another purpose, seed or epoch are unrelated.
 
     Cost: 3 us.
     """

@@ -1,4 +1,4 @@
-"""Load any epoch of a map-style dataset, from any update on, as micro-batches grouped into windows."""
+"""Load any epoch of a map-style dataset, starting at any update, as micro-batches grouped into windows."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -23,10 +23,10 @@ class Loader:
     """Batches of a map-style dataset: a `trueloop.core.protocols.BatchSource`.
 
     A window depends only on the dataset, ``effective_batch``, ``order`` and ``seed``; ``micro_batch`` and ``processes``
-    only split it, ``workers`` only speed it up. The global random generators are not changed.
+    only split it, ``workers`` only speed it up. The state of the global random generators does not change.
 
     Raises:
-        InvalidConfig: a setting that cannot work.
+        InvalidConfig: a setting is invalid.
         InvalidData: the dataset is empty or has no length.
     """
 
@@ -34,28 +34,28 @@ class Loader:
     """A dataset with a length and indices: of torch, of Hugging Face, or a list of samples."""
     _: KW_ONLY
     effective_batch: int
-    """Examples between two updates, over all micro-batches and processes."""
+    """Number of examples per update, over all micro-batches and processes."""
     micro_batch: int | None = None
-    """Examples per micro-batch and process; None = the whole window at once."""
+    """Number of examples per micro-batch and process; None = each window is one micro-batch."""
     order: OrderChoice = "random"
     """"random", "sequential", one weight per sample (see `class_weights`), or an Order."""
     seed: int = 0
-    """Seed of the order, and of random numbers inside samples."""
+    """Seed of the order, and of the random numbers drawn while samples are read."""
     processes: int = 1
-    """Training processes that share each window."""
+    """Number of training processes that share each window."""
     rank: int = 0
     """Rank of this process, from 0."""
     drop_last: bool = False
     """Drop the epoch's last micro-batch if it is incomplete."""
     workers: int | None = 0
-    """Worker processes; 0 = read in this process, None = time a few samples and choose (see `choose_workers`)."""
+    """Number of worker processes; 0 = read in this process, None = time some samples and choose (`choose_workers`)."""
     collate: Callable[[Any], Any] | None = None
     """Function of samples that returns a batch; None = `trueloop.data.collate.collate`."""
     pin_memory: bool = False
     """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
-    """Make random numbers inside a sample a function of (seed, epoch, index), whichever worker reads it. Costs 60 us
-    per batch and 8 us per sample; nothing for tensors in memory, which need no random numbers."""
+    """Make the random numbers drawn while a sample is read a function of (seed, epoch, index), for any worker. Costs
+    60 us per batch and 8 us per sample, but nothing for tensors in memory, which need no random numbers."""
 
     def __post_init__(self) -> None:
         check_loader_settings(self.workers, pin_memory=self.pin_memory)
@@ -74,25 +74,25 @@ class Loader:
 
     @property
     def updates_per_epoch(self) -> int:
-        """Windows in one epoch."""
+        """Number of windows in one epoch."""
         return self.sampler.updates_per_epoch
 
     @property
     def micro_batches_per_epoch(self) -> int:
-        """Micro-batches of this process in one epoch; equal on every process."""
+        """Number of micro-batches of this process in one epoch; equal on every process."""
         return self.sampler.micro_batches_per_epoch
 
     @property
     def examples_per_epoch(self) -> int:
-        """Examples in one epoch, over all processes."""
+        """Number of examples in one epoch, over all processes."""
         return self.sampler.examples_per_epoch
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is padding.
+        """Yield the micro-batches of one epoch; if this process's share of one is empty, its ``data`` is padding.
 
         Args:
-            epoch: counted from 0.
-            skip_updates: windows to skip at the start; their samples are not read.
+            epoch: index of the epoch, from 0.
+            skip_updates: number of windows to skip at the start; their samples are not read.
 
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
@@ -122,11 +122,11 @@ class Loader:
 
 
 class _WorkerPool:
-    """Worker processes that live as long as the loader and read one epoch at a time."""
+    """Worker processes that run as long as the loader exists and read one epoch at a time."""
 
     def __init__(self, fetch: FetchBatch, *, workers: int, pin_memory: bool) -> None:
         self._requests = _ReadRequests()
-        # Its own generator, so that a new epoch does not draw the workers' seed from the global one.
+        # With a generator of its own, the DataLoader does not draw the workers' seed from the global generator.
         self._generator = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             fetch,  # pyright: ignore[reportArgumentType] - the batch sampler's requests go to its __getitems__
@@ -143,7 +143,7 @@ class _WorkerPool:
     def epoch(
         self, micro_indices: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int
     ) -> Iterator[MicroBatch]:
-        """Yield one epoch; ``ahead`` is a second iterator of its indices, for the requests that workers prefetch."""
+        """Yield one epoch; ``ahead`` is a second iterator over its indices, from which workers prefetch."""
         self._generation += 1
         generation = self._generation
         self._generator.manual_seed(int(derive_keys("workers", seed, epoch, 1)[0]))
@@ -154,8 +154,8 @@ class _WorkerPool:
             if generation != self._generation:
                 raise InvalidConfig(
                     "Another epoch of this loader was started before this one ended.",
-                    why="Its workers read one epoch at a time.",
-                    fix="Use one loader for each, or workers=0.",
+                    why="The workers of a loader read one epoch at a time.",
+                    fix="Use one loader per epoch, or workers=0.",
                 )
             data = next(batches)
             if isinstance(data, TrueloopError):
@@ -164,7 +164,7 @@ class _WorkerPool:
 
 
 class _ReadRequests:
-    """Batch sampler that yields the workers' requests, (epoch, indices), in order."""
+    """Batch sampler that yields the requests to the workers, (epoch, indices), in order."""
 
     def __init__(self) -> None:
         self._epoch, self._indices = 0, iter(())
@@ -183,7 +183,7 @@ def _identity(batch: Any) -> Any:
 
 
 def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
-    """Raise for an impossible number of workers or kind of memory."""
+    """Raise if ``workers`` is negative, or ``pin_memory`` is on without a CUDA device."""
     if workers is not None and workers < 0:
         raise InvalidConfig(f"workers is {workers}.", fix="Give 0 or more; None chooses.")
     if pin_memory and not torch.cuda.is_available():
@@ -191,5 +191,5 @@ def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
 
 
 def pin_batch(data: Any) -> Any:
-    """Return the batch in page-locked memory."""
+    """Return the batch with all CPU tensors in page-locked memory."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory(), data)

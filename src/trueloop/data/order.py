@@ -1,7 +1,7 @@
-"""Order data as a pure function: order(n, seed, epoch) at a position is a dataset index.
+"""Order data by a pure function from (n, seed, epoch, position) to a dataset index.
 
-Nothing is stored, so a shuffle of 10^12 samples needs no memory, any position is reached directly, and another number
-of processes or workers only changes which of them reads which position.
+No permutation is stored, so a shuffle of 10^12 samples needs no memory, every position is computed directly, and the
+number of processes or workers only changes which of them reads which position.
 """
 
 # ruff: noqa: N806, N815 - shapes are part of the name: N samples, C classes
@@ -27,7 +27,7 @@ _MULTIPLY_1, _MULTIPLY_2, _HALF = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), 
 
 HalfWords = npt.NDArray[np.uint32]
 OrderChoice = Literal["random", "sequential"] | Tensor | Sequence[float] | Any
-"""The ``order`` of a loader or sampler: a name, one weight per sample (drawn with replacement), or an Order."""
+"""The ``order`` of a loader or sampler: a name, one weight per sample (to draw with replacement), or an Order."""
 
 
 class Order(Protocol):
@@ -35,7 +35,7 @@ class Order(Protocol):
 
     @property
     def size(self) -> int:
-        """Positions in the epoch."""
+        """Number of positions in the epoch."""
         ...
 
     def at(self, positions: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ class SequentialOrder:
 class RandomOrder:
     """A keyed permutation of [0, size): each index exactly once per epoch.
 
-    An alternating Feistel network on the smallest power of two that holds ``size``; a value that falls outside is
-    encrypted again until it falls inside (cycle walking), twice per index at the worst on average.
+    It is an alternating Feistel network on the smallest power of two that is at least ``size``; a value outside [0,
+    size) is encrypted again until it is inside (cycle walking): on average, at most two encryptions per index.
 
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
     """
@@ -123,7 +123,7 @@ class WeightedOrder:
     """Draws with replacement, each index with a probability proportional to its weight.
 
     The draw at a position depends only on (seed, epoch, position): a hash becomes a uniform number, which selects the
-    index by the cumulative weights. Memory: 8 bytes per sample for those.
+    index by the cumulative weights, which take 8 bytes of memory per sample.
     """
 
     size: int
@@ -138,9 +138,9 @@ class WeightedOrder:
         """Build the order from one weight per sample.
 
         Args:
-            weights: N numbers >= 0, not all zero; a zero is never drawn.
-            draws: positions in one epoch; None = N.
-            seed: of the draws.
+            weights: N numbers >= 0, not all zero; a sample with weight 0 is never drawn.
+            draws: number of positions in one epoch; None = N.
+            seed: seed of the draws.
 
         Raises:
             InvalidData: a weight is negative or not finite, or all are zero.
@@ -183,7 +183,7 @@ class WeightedOrder:
 
 
 def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
-    """Return the order that a loader's or sampler's ``order`` names.
+    """Return the order that a loader's or sampler's ``order`` specifies.
 
     Raises:
         InvalidConfig: an unknown name.
@@ -193,7 +193,7 @@ def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
     if isinstance(choice, str):
         if choice not in ("random", "sequential"):
             raise InvalidConfig(
-                f"order is {choice!r}.", fix='Say "random", "sequential", or give one weight per sample.'
+                f"order is {choice!r}.", fix='Choose "random" or "sequential", or give one weight per sample.'
             )
         return RandomOrder(size=n, seed=seed) if choice == "random" else SequentialOrder(size=n)
     if not isinstance(choice, (Tensor, np.ndarray, Sequence)):
@@ -204,7 +204,7 @@ def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
 
 
 def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
-    """Return the weight of each sample with which every class is drawn equally often.
+    """Return a weight for each sample such that every class is drawn equally often.
 
     Args:
         labels: the class of each of the N samples.
@@ -233,7 +233,7 @@ def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
     """Permute [0, 2^bits) for the smallest bits >= 2 with 2^bits >= size: each half is xored with a hash of the other.
 
     The halves are not swapped but updated alternately, so that an odd number of bits needs no larger domain. They are
-    words of 32 bits, of which the processor multiplies more at a time than of words of 64.
+    32-bit words, because one vector instruction multiplies more of these than of 64-bit words.
     """
     bits = max(2, (size - 1).bit_length())
     # Up to 8 bits, 8 rounds leave some permutations of 5 or 6 items visibly rarer than others; 24 do not (chi-square).
@@ -259,18 +259,18 @@ def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
 
 def _check_size(size: int) -> None:
     if size < 1:
-        raise InvalidData(f"The data holds {size} samples.", why="There is nothing to order.", fix="Give it data.")
+        raise InvalidData(f"The dataset has {size} samples.", fix="Give a dataset with at least one sample.")
     if size > MAX_SIZE:
-        raise InvalidData(f"The data holds {size} samples.", fix="An order covers at most 2**62.")
+        raise InvalidData(f"The dataset has {size} samples.", fix="An order has at most 2**62 positions.")
 
 
 def _check_range(start: int, stop: int, size: int) -> None:
     if not 0 <= start <= stop <= size:
-        raise InvalidData(f"The positions [{start}, {stop}) are not within the epoch's {size}.")
+        raise InvalidData(f"The positions [{start}, {stop}) are not within [0, {size}).")
 
 
 def _check_positions(positions: Tensor, size: int) -> Tensor:
-    """Return valid positions; outside ones would make the cycle walk endless."""
+    """Return the positions if they are valid; outside [0, size), cycle walking would never end."""
     if positions.dtype != torch.int64 or positions.ndim != 1:
         raise InvalidData(f"The positions are {positions.dtype} of shape {tuple(positions.shape)}, not 1-D int64.")
     if len(positions):

@@ -1,4 +1,4 @@
-"""Group ready-made batches of any iterable into windows."""
+"""Group the batches of any iterable into windows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -15,24 +15,24 @@ _END: Any = object()
 
 
 class IterableSource:
-    """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window is ``accumulate`` of them.
+    """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window has ``accumulate`` batches.
 
-    The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
-    sampler, its batch sampler and its dataset, where they have it. The loader's shuffling generators are part of a
-    run's state (`trueloop.core.protocols.StatefulOrder`).
+    The last window of an epoch may be shorter. ``set_epoch(epoch)`` is called on the iterable, its sampler, its batch
+    sampler and its dataset, if they have it. The generators with which the loader shuffles are part of a run's state
+    (`trueloop.core.protocols.StatefulOrder`).
 
-    If the iterable has ``state_dict`` and ``load_state_dict``, or the iterable dataset of a ``DataLoader`` without
-    workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are read and dropped,
-    as a foreign loader offers no other way to reach a position.
+    If the iterable has ``state_dict`` and ``load_state_dict``, or it is a ``DataLoader`` without workers whose iterable
+    dataset has them, its state is saved with the run and loaded on resuming. Otherwise skipped updates are read and
+    dropped, because another iterable has no way to reach a position directly.
 
-    Several processes take the batches of a window in turn: each reads all of them and keeps its own. A loader with a
-    `DistributedSampler` shards by itself: ``accumulate`` then counts batches per process.
+    Several processes take the batches of a window in turn: each process reads all batches and uses its own. A loader
+    with a `DistributedSampler` yields only its process's batches; ``accumulate`` then counts batches per process.
 
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
-        accumulate: batches per update, over all processes.
-        processes: that share each window.
-        rank: of this process, from 0.
+        accumulate: number of batches per update, over all processes.
+        processes: number of processes that share each window.
+        rank: rank of this process, from 0.
 
     Raises:
         InvalidConfig: ``accumulate`` is less than 1, or less than one batch per process.
@@ -50,13 +50,13 @@ class IterableSource:
         if accumulate < 1:
             raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window has at least one batch.")
         self.is_sharded = shards_across_processes(batches, processes)
-        """The loader yields only the batches of this process."""
+        """True if the loader yields only the batches of this process."""
         self._processes, self._rank = (1, 0) if self.is_sharded else (processes, rank)
         if accumulate < self._processes:
             raise InvalidConfig(
                 f"accumulate is {accumulate}, and {processes} processes share each update.",
                 why="Ready-made batches are not split, so some processes would have no batch.",
-                fix="Give the dataset itself, which is split as needed; or a DataLoader with a DistributedSampler; or "
+                fix="Give the dataset instead, which trueloop splits; or a DataLoader with a DistributedSampler; or "
                 f"accumulate at least {processes} batches.",
             )
         if not callable(batches) and not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
@@ -72,16 +72,17 @@ class IterableSource:
 
     @property
     def updates_per_epoch(self) -> int | None:
-        """Windows in one epoch; None where the iterable has no length."""
+        """Number of windows in one epoch; None if the iterable has no length."""
         length = self._length()
         return None if length is None else -(-length // self._accumulate)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Open one epoch and return its batches, reading at most one ahead, and none ahead of a full window's last.
+        """Open one epoch and return its batches; at most one batch is read ahead, none at the end of a full window.
 
         Args:
-            epoch: counted from 0; passed to every ``set_epoch``.
-            skip_updates: windows to skip at the start: read and dropped, unless the position was restored.
+            epoch: index of the epoch, from 0; passed to every ``set_epoch``.
+            skip_updates: number of windows to skip at the start; they are read and dropped unless the position was
+                restored.
 
         Raises:
             InvalidData: there are no batches, as in the second epoch of a generator, or fewer than are skipped.
@@ -92,19 +93,19 @@ class IterableSource:
         if self._restored is not None:
             batches = self._resume_iterator(source, self._restored, epoch, skip_updates)
             if batches is not None:
-                return self._keep_own(batches)
+                return self._select_own(batches)
         self._open(source, epoch, skip_updates)
         batches = iter(source)
         dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
         if -(-dropped // self._accumulate) < skip_updates:
             raise InvalidData(
                 f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
-                fix="Was this position saved with other data?",
+                fix="Use the data with which this position was saved.",
             )
-        return self._keep_own(self._group_into_windows(source, batches, dropped))
+        return self._select_own(self._group_into_windows(source, batches, dropped))
 
-    def _keep_own(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        """Yield this process's batch of every round; where a window's last round has none, the first one as padding."""
+    def _select_own(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """Yield this process's batch of every round; in a short last round, the round's first batch as padding."""
         if self._processes == 1:
             yield from micros
             return
@@ -117,16 +118,16 @@ class IterableSource:
                 round_ = []
 
     def order_state(self) -> list[Tensor]:
-        """Return the state of every generator that the iterable shuffles with, except the global ones."""
+        """Return the states of the generators with which the iterable shuffles, except the global ones."""
         return [generator.get_state() for generator in _generators(self._batches)]
 
     def load_order_state(self, state: list[Tensor]) -> None:
-        """Restore those generators, so that the next epoch has the order of the one after the save."""
+        """Restore these generators, so that the next epoch has the order of the epoch after the save."""
         for generator, saved in zip(_generators(self._batches), state, strict=True):
             generator.set_state(saved)
 
     def position_state(self) -> dict[str, Any] | None:
-        """Return the position of the iterable after the last window; None where it is not stateful."""
+        """Return the position of the iterable after the last window; None if the iterable has no state."""
         if self._restored is not None:
             return dict(self._restored)
         part = stateful_part(self._opened)
@@ -139,16 +140,16 @@ class IterableSource:
     def _resume_iterator(
         self, source: Any, saved: Mapping[str, Any], epoch: int, skip_updates: int
     ) -> Iterator[MicroBatch] | None:
-        """Start at the saved position; return None where ``epoch`` was called for another one."""
+        """Start at the saved position; return None if `epoch` was called for another position."""
         part = stateful_part(source)
         if part is None:
             raise _not_stateful(source)
-        here = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
-        if here and saved["ended"]:
+        is_saved_position = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
+        if is_saved_position and saved["ended"]:
             return iter(())  # this epoch has ended; the state is for the next one
         self._restored = None
         self._open(source, epoch, skip_updates)
-        if here:
+        if is_saved_position:
             part.load_state_dict(saved["state"])
             return self._group_into_windows(source, iter(source), skip_updates * self._accumulate)
         if saved["ended"] and (saved["epoch"] + 1, 0) == (epoch, skip_updates):
@@ -191,13 +192,13 @@ class IterableSource:
 
 
 def shards_across_processes(batches: Any, processes: int) -> bool:
-    """Return True where the loader's sampler shards over the processes, as `DistributedSampler` does."""
+    """Return True if the loader's sampler shards the data over the processes, as `DistributedSampler` does."""
     samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
     return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
 
 
 def _epoch_aware_parts(source: Any) -> list[Any]:
-    """Return the objects of the iterable that have ``set_epoch``, each once."""
+    """Return the iterable and those of its parts that have ``set_epoch``, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
     parts = (
         source,
@@ -212,16 +213,15 @@ def _epoch_aware_parts(source: Any) -> list[Any]:
 def _generators(source: Any) -> list[torch.Generator]:
     """Return the generators of a DataLoader and its samplers, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
-    places = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = (getattr(place, "generator", None) for place in places)
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    parts = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    generators = (getattr(part, "generator", None) for part in parts)
+    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
 
 
 def _not_stateful(source: Any) -> InvalidData:
     return InvalidData(
-        f"The run was saved with the position of its data; now the data is a {type(source).__name__}, which cannot "
-        "restore it.",
-        fix="Give data with state_dict and load_state_dict, as before: a dataset that has them needs a DataLoader with "
+        f"The run was saved with its position in the data, which a {type(source).__name__} cannot restore.",
+        fix="Give data with state_dict and load_state_dict, as before; if the dataset has them, the DataLoader needs "
         "num_workers=0.",
     )
 
@@ -236,5 +236,5 @@ def _exhausted(source: Any) -> InvalidData:
     return InvalidData(
         f"The {type(source).__name__} has no batches left.",
         why="It can be iterated only once, but every epoch needs it from the start.",
-        fix="Give a list, a DataLoader, or the function that makes the generator: IterableSource(make_batches).",
+        fix="Give a list, a DataLoader, or the function that returns the generator: IterableSource(make_batches).",
     )

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-SEED_LIMIT = 2**32  # of NumPy's global generator; torch's CPU generator uses no more either
+SEED_LIMIT = 2**32  # limit of NumPy's global generator; torch's CPU generator also uses only 32 bits
 
 
 @contextmanager
 def preserve_cpu_generators() -> Generator[None]:
-    """Restore Python's, NumPy's and torch's CPU generators on leaving, also after an error.
+    """Restore Python's, NumPy's and torch's CPU generators at the end of the context, also after an error.
 
     Cost: 60 us.
     """
@@ -37,7 +37,7 @@ def capture_cpu_generators() -> Callable[[], None]:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the three CPU generators with one seed in [0, 2**32); those of accelerators are not changed.
+    """Seed Python's, NumPy's and torch's CPU generators with one seed in [0, 2**32); GPU generators do not change.
 
     Cost: 6 us.
     """

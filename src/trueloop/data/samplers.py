@@ -1,7 +1,7 @@
 """Samplers for a plain ``torch.utils.data.DataLoader``, and the split of an epoch into windows and micro-batches.
 
-Symbols: N positions in the epoch, E effective batch, M micro-batch per process, P processes. All ranks share one
-global order; a rank reads every P-th position of it, so no sample is repeated to pad the ranks.
+Symbols: N positions in the epoch, E effective batch, M micro-batch per process, P processes. All ranks share one global
+order, and each rank reads every P-th position; no sample is repeated to give all ranks the same number of samples.
 """
 
 # ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
@@ -17,19 +17,19 @@ from torch.utils.data import Sampler
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.order import Order, OrderChoice, choose_order
 
-BLOCK_SIZE = 2**16  # positions ordered at a time: 1 ms, of which 0.1 to 0.5 ms are a fixed cost
+BLOCK_SIZE = 2**16  # number of positions to order at a time: takes 1 ms, of which 0.1 to 0.5 ms are a fixed cost
 
 
 class OrderSampler(Sampler[int]):
-    """Sequential, random, weighted or distributed: the indices of one rank, one at a time.
+    """Yields the dataset indices of one rank, in sequential, random or weighted order.
 
     Args:
         source: the dataset, or its size.
         order: "random", "sequential", one weight per sample (see `class_weights`), or an Order.
-        seed: of the order.
-        processes: how many ranks share the order.
-        rank: of this process, from 0.
-        drop_last: drop the last size % processes positions, so that every rank gets equally many; otherwise the first
+        seed: seed of the order.
+        processes: number of ranks that share the order.
+        rank: rank of this process, from 0.
+        drop_last: drop the last size % processes positions, so that all ranks get the same number; otherwise the first
             ranks get one sample more than the others.
     """
 
@@ -69,47 +69,47 @@ class MicroBatchIndices(NamedTuple):
     """Dataset indices of one micro-batch on this rank."""
 
     indices_B: Tensor
-    """Dataset indices, int64; empty where the micro-batch is smaller than the number of ranks."""
+    """Dataset indices, int64; empty if the micro-batch has no index for this rank."""
     closes_window: bool
-    """True on the last micro-batch of its window."""
+    """True for the last micro-batch of its window."""
     padding_1: Tensor
-    """The micro-batch's first index (rank 0's) for a rank whose share is empty; empty for the others."""
+    """If ``indices_B`` is empty, the micro-batch's first index (rank 0's), else empty."""
 
 
 @dataclass(eq=False, repr=False)
 class WindowSampler(Sampler[list[int]]):
-    """Split the global order into windows of ``effective_batch``, and those into micro-batches.
+    """Splits the global order into windows of ``effective_batch``, and these into micro-batches.
 
-    Window w is the positions [w * E, (w + 1) * E), up to N. A micro-batch is the next M * P positions of its window,
-    of which a rank reads [rank::P]; where E is no multiple of M * P the last one of each window is smaller. So the
-    window holds the same samples for any M and P.
+    Window w has the positions [w * E, (w + 1) * E), up to N. A micro-batch has the next M * P positions of its window,
+    of which a rank reads [rank::P]; if E is not a multiple of M * P, the last micro-batch of each window is smaller. So
+    a window has the same samples for any M and P.
     """
 
     source: Sized | int
     """The dataset, or its size."""
     _: KW_ONLY
     effective_batch: int
-    """E: examples between two updates, over all micro-batches and processes."""
+    """E: number of examples per update, over all micro-batches and processes."""
     micro_batch: int | None = None
-    """M: examples per micro-batch and process; None = the whole window at once."""
+    """M: number of examples per micro-batch and process; None = each window is one micro-batch."""
     order: OrderChoice = "random"
-    """Order as for `OrderSampler`."""
+    """Order, as for `OrderSampler`."""
     seed: int = 0
     """Seed of the order."""
     processes: int = 1
-    """P: training processes that share each window."""
+    """P: number of training processes that share each window."""
     rank: int = 0
     """Rank of this process, from 0."""
     drop_last: bool = False
-    """Drop the epoch's last micro-batch if it is incomplete, as torch does. A short window of complete micro-batches
-    stays."""
+    """Drop the epoch's last micro-batch if it is incomplete, as torch does. A short last window is not dropped if its
+    micro-batches are complete."""
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
         self._order: Order = choose_order(self.order, dataset_size(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._step = min(per_process * self.processes, self.effective_batch)  # positions of a full micro-batch
+        self._step = min(per_process * self.processes, self.effective_batch)  # number of positions in a micro-batch
         self._epoch = self._skip_updates = 0
         short = self._order.size % self.effective_batch % self._step
         self.examples_per_epoch = self._order.size - (short if self.drop_last else 0)
@@ -121,22 +121,22 @@ class WindowSampler(Sampler[list[int]]):
 
     @property
     def updates_per_epoch(self) -> int:
-        """Windows in one epoch."""
+        """Number of windows in one epoch."""
         return -(-self.examples_per_epoch // self.effective_batch)
 
     @property
     def micro_batches_per_epoch(self) -> int:
-        """Micro-batches of every rank in one epoch, empty ones included."""
+        """Number of micro-batches of every rank in one epoch, including empty ones."""
         full, rest = divmod(self.examples_per_epoch, self.effective_batch)
         return full * -(-self.effective_batch // self._step) - (-rest // self._step)
 
     def set_epoch(self, epoch: int, skip_updates: int = 0) -> None:
-        """Select the epoch of ``__iter__``, and skip its first ``skip_updates`` windows."""
+        """Select the epoch that ``__iter__`` yields, and skip its first ``skip_updates`` windows."""
         self._check_skip(skip_updates)
         self._epoch, self._skip_updates = epoch, skip_updates
 
     def micro_batches(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatchIndices]:
-        """Yield every micro-batch of this rank, empty ones included, so that all ranks stay in step.
+        """Yield every micro-batch of this rank, including empty ones, so that all ranks yield the same number.
 
         Raises:
             InvalidData: the epoch has fewer than ``skip_updates`` windows.
@@ -149,14 +149,14 @@ class WindowSampler(Sampler[list[int]]):
         return (each.indices_B.tolist() for each in micro_batches if len(each.indices_B))
 
     def __len__(self) -> int:
-        """Batches that ``__iter__`` yields: those of this rank that are not empty."""
+        """Return the number of batches that ``__iter__`` yields: this rank's micro-batches that are not empty."""
         full, rest = divmod(self.examples_per_epoch, self.effective_batch)
         full -= self._skip_updates
         if full < 0:
             return 0
-        return full * self._count_not_empty(self.effective_batch) + self._count_not_empty(rest)
+        return full * self._count_nonempty(self.effective_batch) + self._count_nonempty(rest)
 
-    def _count_not_empty(self, window: int) -> int:
+    def _count_nonempty(self, window: int) -> int:
         return (window // self._step) * (self._step > self.rank) + (window % self._step > self.rank)
 
     def _check_skip(self, skip_updates: int) -> None:
@@ -177,7 +177,7 @@ class WindowSampler(Sampler[list[int]]):
             yield MicroBatchIndices(own, closes, indices_B[:0] if len(own) else indices_B[:1])
 
     def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
-        """Yield each micro-batch's positions [start, stop) in the global order, and whether it closes its window."""
+        """Yield the positions [start, stop) of each micro-batch in the global order, and whether it ends its window."""
         end = self.examples_per_epoch
         for window in range(skip_updates * self.effective_batch, end, self.effective_batch):
             window_stop = min(window + self.effective_batch, end)
@@ -204,7 +204,7 @@ def dataset_size(source: Sized | int) -> int:
 
 
 def check_rank(rank: int, processes: int) -> None:
-    """Raise for a rank that is not one of the processes."""
+    """Raise if a rank is not in [0, processes)."""
     if processes < 1 or not 0 <= rank < processes:
         raise InvalidConfig(f"rank is {rank} of {processes} processes.", fix="Ranks count from 0 to processes - 1.")
 
@@ -220,8 +220,8 @@ def check_batches(effective_batch: int, micro_batch: int | None) -> None:
             raise InvalidConfig(f"{name} is {value}.", fix="A batch has at least one sample.")
     if micro_batch is not None and micro_batch > effective_batch:
         raise InvalidConfig(
-            f"micro_batch is {micro_batch}, effective_batch is {effective_batch}.",
-            why="The micro-batch is a part of the effective batch.",
+            f"micro_batch is {micro_batch}, but effective_batch is only {effective_batch}.",
+            why="A micro-batch is a part of the effective batch.",
             fix=f"Make effective_batch at least {micro_batch}, or micro_batch at most {effective_batch}.",
         )
 

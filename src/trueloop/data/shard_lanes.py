@@ -18,7 +18,7 @@ from trueloop.data.keyed_random import derive_keys
 from trueloop.data.shards import END, LanePosition, ShardEpoch, ShardSample
 from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
-CHUNK_SAMPLES = 16  # samples of one lane in one message: amortises its cost, and keeps little in memory
+CHUNK_SAMPLES = 16  # number of samples of one lane per message; more would take memory, fewer would be slower
 
 T = TypeVar("T")
 
@@ -27,32 +27,32 @@ def round_robin(lanes: Sequence[Iterator[T]], first: int) -> Iterator[tuple[int,
     """Yield (lane, item) from each lane in turn, skipping those that have ended.
 
     Args:
-        lanes: at least one.
-        first: the lane to start with.
+        lanes: iterators, at least one.
+        first: index of the lane to start with.
     """
-    alive = list(range(len(lanes)))
-    upcoming = alive[first:]
-    while alive:
+    remaining = list(range(len(lanes)))
+    upcoming = remaining[first:]
+    while remaining:
         for lane in upcoming:
             item = next(lanes[lane], END)
             if item is END:
-                alive.remove(lane)
+                remaining.remove(lane)
             else:
                 yield lane, item
-        upcoming = list(alive)
+        upcoming = list(remaining)
 
 
 class WorkerLanes:
-    """Reads some lanes of one epoch ahead, in worker processes that end with it.
+    """Reads some lanes of one epoch ahead, in worker processes that end with the epoch.
 
     Args:
         shard_epoch: the epoch.
-        starts: lane -> start position.
-        workers: processes, at most one per lane.
+        starts: index of each lane to read -> its start position.
+        workers: number of worker processes, at most one per lane.
     """
 
     def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
-        # Its own generator, so that the workers' seed is not drawn from the global one.
+        # With a generator of its own, the DataLoader does not draw the workers' seed from the global generator.
         (key,) = derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)
         generator = torch.Generator().manual_seed(int(key >> 1))
         loader: DataLoader[Any] = DataLoader(
@@ -69,10 +69,10 @@ class WorkerLanes:
         self._open = set(starts)
 
     def read_lane(self, lane: int) -> Iterator[ShardSample]:
-        """Yield the samples of one lane; those of the others are kept until requested.
+        """Yield the samples of one lane; samples of other lanes are stored until they are requested.
 
         Raises:
-            TrueloopError: an error in a worker.
+            TrueloopError: a worker raised it.
         """
         samples = self._received[lane]
         while samples or lane in self._open:
@@ -92,18 +92,18 @@ class WorkerLanes:
 
 
 class _LaneChunks(IterableDataset[Any]):
-    """In a worker, yields chunks of each of its lanes; a short chunk is a lane's last."""
+    """Yields, in a worker process, chunks of each of the worker's lanes; a lane ends with a short chunk."""
 
-    def __init__(self, of: ShardEpoch, starts: Mapping[int, LanePosition]) -> None:
-        self._of, self._starts = of, starts
+    def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition]) -> None:
+        self._shard_epoch, self._starts = shard_epoch, starts
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         assert worker is not None
-        lanes = self._of.lanes
+        lanes = self._shard_epoch.lanes
         own = list(self._starts)[worker.id :: worker.num_workers]
         _hide_worker()
-        reading = {lane: self._of.samples(lanes[lane], self._starts[lane]) for lane in own}
+        reading = {lane: self._shard_epoch.samples(lanes[lane], self._starts[lane]) for lane in own}
         try:
             while reading:
                 message = [(lane, _read_chunk(samples)) for lane, samples in reading.items()]
@@ -120,14 +120,14 @@ def _read_chunk(samples: Iterator[ShardSample]) -> list[ShardSample]:
 
 
 def _hide_worker() -> None:
-    """Hide the worker from readers, which would otherwise skip samples as iterable datasets do."""
+    """Hide the worker from readers, which otherwise might skip samples, as iterable datasets do in a worker."""
     from torch.utils.data._utils import worker
 
     worker._worker_info = None  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
 class _PackedTensor(NamedTuple):
-    """A tensor sent between processes as an array; sent as tensors, each would keep a file open until it is read."""
+    """A tensor to send to another process as an array; a tensor would keep a file open until it is received."""
 
     memory: Any
     dtype: torch.dtype

@@ -1,7 +1,7 @@
-"""Data in shards: their order in an epoch, and the samples of one shard after another.
+"""Data in shards: the order of the shards in an epoch, and of the samples in each shard.
 
-An epoch distributes its shuffled shards over L lanes, round-robin; a lane reads its shards one after another. All
-randomness is a hash of (seed, epoch, shard, position), so a lane can restart anywhere without a generator's state.
+An epoch shuffles the shards and distributes them round-robin over L lanes; a lane reads its shards one after another.
+All random numbers are hashes of (seed, epoch, shard, position), so a lane can start anywhere without a generator state.
 """
 
 from bisect import bisect_right
@@ -19,55 +19,55 @@ from trueloop.data.order import order
 from trueloop.data.sample_rng import SEED_LIMIT, seed_generators
 
 END: Final[Any] = object()
-_BLOCK = 256  # hashes computed at a time: 20 us, where a single one costs 5
+_BLOCK = 256  # number of hashes computed at a time: 20 us, while a single one takes 5 us
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shards:
-    """A dataset that is read sequentially in shards: files, archives, tables, any iterables.
+    """A dataset in shards that are read sequentially: files, archives, tables, any iterables.
 
-    Every sample is read once per epoch. The shards have another order in each epoch, several are read in parallel, and
-    the samples of each pass through a shuffle buffer; at most ``interleave * buffer`` samples are in memory. A resumed
-    run continues at exactly the next sample: with ``sizes`` no earlier shard is opened, otherwise the position is saved
-    with the run; either way only the current shards are read again from their start.
+    Every sample is read once per epoch. The order of the shards changes each epoch, several shards are read in
+    parallel, and each one's samples pass through a shuffle buffer; at most ``interleave * buffer`` samples are in
+    memory. A resumed run continues with exactly the next sample. Its position is computed from ``sizes``, or saved with
+    the run if they are unknown; in both cases only the current shards are read again from their start.
 
     Example:
         ``Shards(sorted(Path("data").glob("*.jsonl")), read_lines)``; ``Shards([iterable_dataset], iter)``
     """
 
     shards: Sequence[Any]
-    """Arguments of ``read``: paths, URLs, numbers, iterables."""
+    """One argument of ``read`` per shard: a path, URL, number or iterable."""
     read: Callable[[Any], Iterable[Any]]
-    """Function of a shard that returns its samples, always the same in the same order, except for augmentation."""
+    """Function of a shard that returns its samples: always the same ones in the same order, except for augmentation."""
     _: KW_ONLY
     sizes: Sequence[int] | None = None
-    """Samples in each shard; None = unknown, like the length of an epoch."""
+    """Number of samples in each shard; None = unknown, and then the length of an epoch is unknown too."""
     interleave: int = 4
-    """L: shards read in parallel, one sample from each in turn. Part of the order; it also limits the number of useful
-    worker processes, and as a multiple of the training processes it lets each of them read only its own shards."""
+    """L: number of shards read in parallel, one sample from each in turn. It changes the order of the samples, and is
+    the largest useful number of workers. As a multiple of the training processes, each reads only its own shards."""
     buffer: int = 256
-    """Size of the shuffle buffer of one shard; 0 = no shuffling within a shard."""
+    """Number of samples in the shuffle buffer of one shard; 0 = no shuffling within a shard."""
 
     def __post_init__(self) -> None:
         if isinstance(self.shards, (str, bytes)) or not isinstance(self.shards, Sequence) or not len(self.shards):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidData(
                 f"The shards are {self.shards!r}.",
-                fix='Give a list with at least one: sorted(Path("data").glob("*.jsonl")).',
+                fix='Give a list with at least one shard: sorted(Path("data").glob("*.jsonl")).',
             )
         if not callable(self.read):
             raise InvalidData(
-                f"The reader is a {type(self.read).__name__}.", fix="Give a function: shard -> its samples."
+                f"The reader is a {type(self.read).__name__}.", fix="Give a function of a shard that returns samples."
             )
         if self.interleave < 1:
-            raise InvalidConfig(f"interleave is {self.interleave}.", fix="At least one shard is read at a time.")
+            raise InvalidConfig(f"interleave is {self.interleave}.", fix="Set 1 or more.")
         if self.buffer < 0:
-            raise InvalidConfig(f"buffer is {self.buffer}.", fix="Give 0 or more samples.")
+            raise InvalidConfig(f"buffer is {self.buffer}.", fix="Set 0 or more samples.")
         if self.sizes is not None:
             _check_sizes(self.sizes, len(self.shards))
 
     @property
     def size(self) -> int | None:
-        """Samples in all shards; None where unknown."""
+        """Number of samples in all shards; None if unknown."""
         return None if self.sizes is None else sum(self.sizes)
 
     def describe_shard(self, shard: int) -> str:
@@ -80,9 +80,9 @@ class LanePosition(NamedTuple):
     """Position in a lane."""
 
     shard: int
-    """Number of shards of the lane that are finished."""
+    """Number of shards that the lane has finished."""
     offset: int
-    """Number of samples of the current shard that are read."""
+    """Number of samples that the lane has read from its current shard."""
 
 
 class ShardSample(NamedTuple):
@@ -90,30 +90,30 @@ class ShardSample(NamedTuple):
 
     data: Any
     shard: int
-    """Index of its shard in `Shards.shards`."""
+    """Index of the sample's shard in `Shards.shards`."""
     offset: int
     """Index of the sample in the shard, in reading order."""
     seed: int
-    """Seed of the generators when the sample was read."""
+    """Seed with which the generators were seeded before the sample was read."""
     after: LanePosition
     """Position of the lane after this sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEpoch:
-    """One epoch over shards: a function of these fields and nothing else."""
+    """One epoch over shards; it depends on these fields only."""
 
     data: Shards
     seed: int
     epoch: int
     shuffle: bool
-    """False: shards and samples in their original order."""
+    """Whether to shuffle shards and samples; False = their original order."""
     seed_samples: bool
-    """Seed the global generators before each sample is read."""
+    """Whether to seed the global generators before each sample is read."""
 
     @property
     def lanes(self) -> list[list[int]]:
-        """The shards of each lane, in the order they are read."""
+        """Indices of the shards of each lane, in the order in which they are read."""
         total = len(self.data.shards)
         if not self.shuffle:
             return [list(range(total))]
@@ -125,11 +125,12 @@ class ShardEpoch:
         """Read one lane from a position on. The caller has to restore the global generators.
 
         Args:
-            lane: the lane's shards.
-            start: no earlier shard is opened; earlier samples of its own shard are read and dropped.
+            lane: indices of the lane's shards.
+            start: position to start at; earlier shards are not opened, earlier samples of its shard are dropped.
 
         Raises:
-            InvalidData: the number of samples in a shard differs from ``sizes``; and whatever the reader raises.
+            InvalidData: the number of samples in a shard differs from ``sizes``.
+            Exception: what the reader raises.
         """
         for index in range(start.shard, len(lane)):
             skipped = start.offset if index == start.shard else 0
@@ -157,7 +158,7 @@ class ShardEpoch:
             yield buffer.pop()
 
     def _read(self, shard: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (offset, seed, sample) in the order of the shard."""
+        """Yield (offset, seed, sample) in the order in which the reader returns the samples."""
         expected = None if self.data.sizes is None else self.data.sizes[shard]
         samples: Iterator[Any] | None = None
         for offset, word in enumerate(_hash_stream(f"shard {shard}", self.seed, self.epoch)):
@@ -181,8 +182,8 @@ def position_after(sizes: Sequence[int], samples: int) -> LanePosition:
     """Return the position in a lane after a number of samples.
 
     Args:
-        sizes: of the lane's shards.
-        samples: number of samples, at most their sum.
+        sizes: number of samples in each shard of the lane.
+        samples: number of samples that were read, at most the sum of ``sizes``.
     """
     ends = list(accumulate(sizes))
     shard = bisect_right(ends, samples)
@@ -190,11 +191,11 @@ def position_after(sizes: Sequence[int], samples: int) -> LanePosition:
 
 
 def split_round_robin(lengths: Sequence[int], samples: int) -> tuple[list[int], int]:
-    """Split a number of samples that were read round-robin by lane; return the counts and the next lane.
+    """Return how many of the samples that were read round-robin came from each lane, and the index of the next lane.
 
     Args:
-        lengths: samples in each lane; an exhausted lane is skipped.
-        samples: at most their sum.
+        lengths: number of samples in each lane; exhausted lanes are skipped.
+        samples: number of samples that were read, at most the sum of ``lengths``.
     """
 
     def after_rounds(rounds: int) -> int:
@@ -213,7 +214,7 @@ def split_round_robin(lengths: Sequence[int], samples: int) -> tuple[list[int], 
 
 
 def _hash_stream(purpose: str, seed: int, epoch: int) -> Iterator[int]:
-    """Yield the hashes of the positions 0, 1, 2, ..."""
+    """Yield the hashes of the positions 0, 1, 2, ... without end."""
     key = derive_keys(purpose, seed, epoch, 1)[0]
     for start, stop in pairwise(count(0, _BLOCK)):
         yield from hash_positions(np.arange(start, stop, dtype=np.uint64), key).tolist()
@@ -223,13 +224,13 @@ def _check_sizes(sizes: Sequence[int], shards: int) -> None:
     if len(sizes) != shards:
         raise InvalidData(f"There are {len(sizes)} sizes for {shards} shards.", fix="Give one size per shard.")
     if min(sizes) < 0 or not sum(sizes):
-        raise InvalidData(f"The smallest shard has {min(sizes)} samples, all together {sum(sizes)}.", fix="Give data.")
+        raise InvalidData(f"sizes has minimum {min(sizes)} and sum {sum(sizes)}.", fix="Give numbers >= 0, not all 0.")
 
 
 def _size_mismatch(name: str, expected: int, offset: int, *, ended: bool) -> InvalidData:
-    found = f"ended after {offset} samples" if ended else f"has more than {offset} samples"
+    actual = f"ended after {offset} samples" if ended else f"has more than {offset} samples"
     return InvalidData(
-        f"{name[0].upper()}{name[1:]} {found}; sizes says {expected}.",
+        f"{name[0].upper()}{name[1:]} {actual}; sizes says {expected}.",
         why="Positions are computed from the sizes, so samples would be skipped or read twice.",
         fix="Correct sizes, or leave them out.",
     )

@@ -25,10 +25,10 @@ class Stateful(Protocol):
 
 
 def stateful_part(source: Any) -> Stateful | None:
-    """Return the stateful object of an iterable of batches: itself, or its iterable dataset; None where there is none.
+    """Return the object that has the state of an iterable of batches: itself, or its iterable dataset; else None.
 
-    The dataset of a plain ``DataLoader`` counts only without workers: those read copies, and the original does not
-    advance.
+    The dataset of a plain ``DataLoader`` is only returned if there are no workers: these read copies of the dataset,
+    whose own position does not change.
     """
     if isinstance(source, Stateful):
         return source
@@ -41,7 +41,7 @@ def stateful_part(source: Any) -> Stateful | None:
 def iterate_next_epoch(source: Any, part: Stateful, state: dict[str, Any]) -> Iterator[Any]:
     """Start the epoch after the one at whose end ``state`` was saved.
 
-    Some sources (StatefulDataLoader) then restart immediately; others are exhausted first, and restart the next time.
+    With this state, some sources (StatefulDataLoader) start the next epoch directly, others only when iterated again.
     """
     restore = capture_cpu_generators()
     part.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Load batches of data in shards, from any update on, grouped into windows."""
+"""Load batches of sharded data, grouped into windows, starting at any update."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ from trueloop.data.shard_lanes import WorkerLanes, round_robin
 from trueloop.data.shards import LanePosition, ShardEpoch, Shards, ShardSample, position_after, split_round_robin
 from trueloop.data.worker_count import choose_workers
 
-ASSUMED_SAMPLES = 10**9  # where the number is unknown, to decide about workers
+ASSUMED_SAMPLES = 10**9  # for choosing the number of workers if the number of samples is unknown
 
 
 class StreamPosition(NamedTuple):
@@ -26,7 +26,7 @@ class StreamPosition(NamedTuple):
     updates: int
     lanes: list[LanePosition]
     next_lane: int
-    """The lane of the next sample."""
+    """Index of the lane that has the next sample."""
 
 
 class _StreamMicroBatch(NamedTuple):
@@ -36,50 +36,50 @@ class _StreamMicroBatch(NamedTuple):
     """Samples of this rank."""
     closes_window: bool
     partial: bool
-    """The micro-batch is incomplete, as the data has ended."""
+    """True if the micro-batch is incomplete because the data has ended."""
 
 
 @dataclass(eq=False, repr=False)
 class ShardLoader:
     """Batches of `Shards`: a `trueloop.core.protocols.BatchSource`.
 
-    The epoch is one sequence of samples, a sample of each lane in turn; window w is its w-th ``effective_batch``
-    samples. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed``;
-    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators are not changed.
+    An epoch is one sequence of samples that takes one sample of each lane in turn; ``effective_batch`` samples are a
+    window. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed``;
+    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators do not change.
 
-    If ``sizes`` are given and ``processes`` divides the number of lanes, a process reads only the shards of its own
-    lanes (not with ``drop_last``). Otherwise every process reads all shards and keeps its share, so that all of them
-    know where the windows and the epoch end.
+    If ``sizes`` are given, ``processes`` divides the number of lanes, and ``drop_last`` is off, a process reads only
+    the shards of its own lanes. Otherwise every process reads all shards and uses its share, so that all of them know
+    where the windows and the epoch end.
 
     Raises:
-        InvalidConfig: a setting that cannot work.
+        InvalidConfig: a setting is invalid.
         InvalidData: ``drop_last`` leaves no batch.
     """
 
     data: Shards
     _: KW_ONLY
     effective_batch: int
-    """Examples between two updates, over all micro-batches and processes."""
+    """Number of examples per update, over all micro-batches and processes."""
     micro_batch: int | None = None
-    """Examples per micro-batch and process; None = the whole window at once."""
+    """Number of examples per micro-batch and process; None = each window is one micro-batch."""
     shuffle: bool = True
-    """False: shards and samples in their original order."""
+    """Whether to shuffle shards and samples; False = their original order."""
     seed: int = 0
-    """Seed of the order, and of random numbers inside samples."""
+    """Seed of the order, and of the random numbers drawn while samples are read."""
     processes: int = 1
-    """Training processes that share each window."""
+    """Number of training processes that share each window."""
     rank: int = 0
     """Rank of this process, from 0."""
     drop_last: bool = False
     """Drop the epoch's last micro-batch if it is incomplete."""
     workers: int | None = 0
-    """Worker processes, at most one per lane; 0 = read in this process, None = time a few samples and choose."""
+    """Number of worker processes, at most one per lane; 0 = read in this process, None = time some samples, choose."""
     collate: Callable[[Any], Any] | None = None
     """Function of samples that returns a batch; None = `trueloop.data.collate.collate`."""
     pin_memory: bool = False
     """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
-    """Make the random numbers sample while a sample is read a function of (seed, epoch, shard, index in it)."""
+    """Make the random numbers drawn while a sample is read a function of (seed, epoch, shard, index in the shard)."""
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
@@ -98,23 +98,23 @@ class ShardLoader:
                 fix="Turn drop_last off, or make the batch smaller.",
             )
         sizes = self.data.sizes
-        self._firsts = None if sizes is None else list(accumulate(sizes, initial=0))  # of each shard
+        self._firsts = None if sizes is None else list(accumulate(sizes, initial=0))  # index of each shard's first one
         self._position: StreamPosition | None = None
         self._restored: StreamPosition | None = None
         self._padding: list[ShardSample] = []
 
     @property
     def updates_per_epoch(self) -> int | None:
-        """Windows in one epoch; None where the sizes are unknown."""
+        """Number of windows in one epoch; None if the sizes are unknown."""
         return None if self.examples_per_epoch is None else -(-self.examples_per_epoch // self.effective_batch)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is padding.
+        """Yield the micro-batches of one epoch; if this process's share of one is empty, its ``data`` is padding.
 
         Args:
-            epoch: counted from 0.
-            skip_updates: windows to skip at the start. With sizes, or after `load_position_state`, no finished shard is
-                opened; otherwise the skipped samples are read and dropped.
+            epoch: index of the epoch, from 0.
+            skip_updates: number of windows to skip at the start. With sizes, or after `load_position_state`, finished
+                shards are not opened; otherwise the skipped samples are read and dropped.
 
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
@@ -126,7 +126,7 @@ class ShardLoader:
         return self._micro_batches(start, drop)
 
     def position_state(self) -> dict[str, Any] | None:
-        """Return the position after the last window; None where the number of updates determines it."""
+        """Return the position after the last window; None if the number of updates determines it."""
         position = self._restored or self._position
         if position is None or self.data.sizes is not None:
             return None
@@ -143,16 +143,16 @@ class ShardLoader:
         """Restore a saved position: the next call of `epoch` starts there.
 
         Raises:
-            InvalidData: it was saved with shards, a seed or settings of another order.
+            InvalidData: the position was saved with other shards, another seed or other settings.
         """
         saved, own = state.get("source"), self._identity()
         if saved != own:
             raise InvalidData(
                 f"The position in the data was saved with {saved}; now it is {own}.",
-                why="The samples have another order, so the position does not exist in it.",
+                why="The samples are in another order now, in which this position means nothing.",
                 fix="Use the same shards and settings, or start over.",
             )
-        lanes = [LanePosition(*place) for place in state["lanes"]]
+        lanes = [LanePosition(*position) for position in state["lanes"]]
         self._restored = StreamPosition(state["epoch"], state["updates"], lanes, state["next_lane"])
 
     def _identity(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class ShardLoader:
     def _cut_micro_batches(
         self, stream: Iterator[tuple[int, ShardSample | None]], start: StreamPosition
     ) -> Iterator[_StreamMicroBatch]:
-        """Split the sequence: a micro-batch ends where a process would exceed its share, or with its window."""
+        """Split the sequence: a micro-batch ends where its window ends or where a process would exceed its share."""
         positions, next_lane, updates = list(start.lanes), start.next_lane, start.updates
         own, shares, in_window = list[ShardSample](), [0] * self.processes, 0
         for lane, sample in stream:
@@ -240,7 +240,7 @@ class ShardLoader:
             yield _StreamMicroBatch(own, closes_window=True, partial=partial)
 
     def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
-        """Yield (lane, sample) of the epoch from a position on; the sample is None in a lane of another process."""
+        """Yield (lane, sample) of the epoch from ``start`` on; the sample is None in lanes that others read."""
         shard_epoch = self._shard_epoch(start.epoch)
         lanes = shard_epoch.lanes
         own_lanes = [lane for lane in range(len(lanes)) if not self._by_lane or lane % self.processes == self.rank]
@@ -250,8 +250,8 @@ class ShardLoader:
             ahead = WorkerLanes(shard_epoch, starts, workers=workers)
             read = {lane: ahead.read_lane(lane) for lane in own_lanes}
         else:
-            read = {lane: shard_epoch.samples(lanes[lane], place) for lane, place in starts.items()}
-        others = (self._placeholders(lane, place) for lane, place in zip(lanes, start.lanes, strict=True))
+            read = {lane: shard_epoch.samples(lanes[lane], position) for lane, position in starts.items()}
+        others = (self._placeholders(lane, position) for lane, position in zip(lanes, start.lanes, strict=True))
         return round_robin([read.get(lane, other) for lane, other in enumerate(others)], start.next_lane)
 
     def _placeholders(self, lane: Sequence[int], start: LanePosition) -> Iterator[None]:
@@ -276,7 +276,7 @@ class ShardLoader:
         return MicroBatch(pin_batch(data) if self.pin_memory else data, micro.closes_window, indices)
 
     def _read_padding_sample(self) -> list[ShardSample]:
-        """Read the first sample of all as padding, before this process has had any sample."""
+        """Read the data's first sample as padding, for a process that has had no sample yet."""
         shard_epoch = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled first
         return [next(shard_epoch.samples(shard_epoch.lanes[0], LanePosition(0, 0)))]
 
@@ -294,7 +294,7 @@ class ShardLoader:
 
 
 def _drop_partial(micro_batches: Iterator[_StreamMicroBatch]) -> Iterator[_StreamMicroBatch]:
-    """Drop a partial last micro-batch; the one before it then closes the window."""
+    """Drop a partial last micro-batch; the micro-batch before it then closes the window."""
     pending: _StreamMicroBatch | None = None
     for micro in micro_batches:
         if pending is not None:

@@ -1,4 +1,4 @@
-"""Choose a number of loader processes that speeds up reading."""
+"""Choose the number of loader processes."""
 
 import os
 import time
@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 from trueloop.data.sample_rng import preserve_cpu_generators
 
-PROBE_SAMPLES = 5  # the first read opens files and imports modules, and is not counted
-MIN_EPOCH_READ_S = 2.0  # starting a worker takes 0.1 s, and 3 s where it has to import torch
-MIN_SAMPLE_S = 50e-6  # sending a batch between processes costs about as much as reading at this speed
+PROBE_SAMPLES = 5  # number of samples to read; the first one opens files and imports modules, and is not timed
+MIN_EPOCH_READ_S = 2.0  # starting a worker takes 0.1 s, or 3 s if it has to import torch
+MIN_SAMPLE_S = 50e-6  # sending a sample between processes takes about this time
 MAX_WORKERS = 8
 
 
 def choose_workers(read: Callable[[list[int]], object], samples: int, processes: int) -> int:
-    """Read a few samples, time them, and return the number of worker processes.
+    """Read a few samples, measure the time, and return the number of worker processes.
 
-    0 where an epoch is read in less than 2 s or a sample in less than 50 us; else the cores per training process, minus
-    one for the training itself, at most 8.
+    The number is 0 if an epoch is read in less than 2 s or a sample in less than 50 us; otherwise it is the number of
+    cores per training process minus one for the training, at most 8.
 
     Args:
-        read: reads and collates the samples of these indices; the random generators are restored afterwards.
-        samples: number read per epoch and process.
-        processes: training processes, assumed to share this machine's cores.
+        read: function that reads and collates the samples with given indices.
+        samples: number of samples read per epoch and process.
+        processes: number of training processes, which are assumed to share this machine's cores.
 
     Cost: reads at most 5 samples.
     """

@@ -1,7 +1,7 @@
 """Keep loader processes alive on stop signals, so that the training process can finish its update and save.
 
-SLURM, systemd and a terminal send their signal to every process of a job. If a loader process died of it, the training
-process would fail in the middle of the update that is to be finished and saved.
+SLURM, systemd and a terminal send signals to every process of a job. If a signal ended a loader process, the training
+process would fail during the update that should be finished and saved.
 """
 
 import os
@@ -15,10 +15,10 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 @contextmanager
 def block_stop_signals() -> Generator[None]:
-    """Block stop signals while loader processes are started, so that all of their threads inherit the mask.
+    """Block stop signals while loader processes are started, so that all their threads inherit the mask.
 
-    A thread that exists before `ignore_stop_signals` runs (NumPy's OpenBLAS starts one per core on import) would
-    otherwise receive a signal, and the process would die of it. The training process's own mask is restored afterwards.
+    Otherwise a thread that starts before `ignore_stop_signals` runs (importing NumPy starts one per core, for OpenBLAS)
+    could receive a signal, which would end the process. The mask of the training process is restored afterwards.
     """
     if not hasattr(signal, "sigwaitinfo"):
         yield
@@ -33,10 +33,10 @@ def block_stop_signals() -> Generator[None]:
 def ignore_stop_signals(worker: int) -> None:
     """Make this process end only on a signal from its parent; a ``worker_init_fn`` for use with `block_stop_signals`.
 
-    Where the system does not report the sender of a signal (macOS, Windows), torch's behaviour is unchanged.
+    On systems that do not report the sender of a signal (macOS, Windows), torch's behaviour does not change.
 
     Args:
-        worker: its number, passed by torch; not used.
+        worker: index of the worker, passed by torch; not used.
 
     Cost: one sleeping thread.
     """
@@ -55,4 +55,4 @@ def _end_with_parent(signals: set[signal.Signals], parent: int) -> None:
     while True:
         sender = signal.sigwaitinfo(signals)
         if sender.si_signo == signal.SIGTERM and sender.si_pid == parent:
-            os._exit(0)  # as in torch's own handler: DataLoader ends a hanging worker this way
+            os._exit(0)  # like torch's handler: DataLoader ends a worker that does not respond this way

@@ -1,1 +1,1 @@
-"""A trained model as a file that runs without the code it was made by, proven to give the same answers."""
+"""Export of a trained model to a file that runs without its Python code, after a check that the outputs are equal."""

@@ -1,9 +1,9 @@
 """Stores an exported model: one model file, and a manifest with its description and checksums.
 
     FOLDER/model.pt2        or model.onnx, model.ts
-    FOLDER/manifest.json    sealed; inputs, outputs, reading, answer, where it came from, parity, size and SHA-256
+    FOLDER/manifest.json    inputs, outputs, reading, answer, origin, parity, size and SHA-256 of the file; own SHA-256
 
-Nothing is loaded from a file before its checksum is verified.
+A file is loaded only after its checksum is verified.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from trueloop.export.io_description import FILES, Answer, Array, Kind, Reading
 
 SCHEMA: Final = 1
 MANIFEST: Final = "manifest.json"
-MAX_MANIFEST_BYTES: Final = 16 << 20  # bytes
+MAX_MANIFEST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Machine-readable part of a manifest."""
+    """The part of a manifest that trueloop reads."""
 
     kind: Kind
     inputs: Annotated[tuple[Array, ...], Bounds(1, 64)]
@@ -48,9 +48,9 @@ class Artifact:
     folder: Path
     description: Description
     about: Mapping[str, Any]
-    """Rest of the manifest for people: run, versions, parity."""
+    """The rest of the manifest, for the user: run, versions, parity."""
     digest: str
-    """SHA-256 of the manifest, which contains the checksums of all files: it identifies the artifact."""
+    """SHA-256 of the manifest, which contains the checksums of all files; so it identifies the artifact."""
 
     @property
     def file(self) -> Path:
@@ -68,9 +68,9 @@ def write_manifest(folder: Path, description: Description, about: Mapping[str, A
     """Write the manifest of a folder and return its digest.
 
     Args:
-        folder: contains the model file and nothing else.
-        description: machine-readable part.
-        about: JSON-ready facts for people.
+        folder: folder that contains only the model file.
+        description: the part of the manifest that trueloop reads.
+        about: JSON-ready facts for the user.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -83,14 +83,14 @@ def write_manifest(folder: Path, description: Description, about: Mapping[str, A
 
 
 def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
-    """Verify the checksums of an artifact; nothing in it is run or unpickled.
+    """Verify the checksums of an artifact, without running or unpickling anything in it.
 
     Args:
-        folder: folder made by `trueloop export`, or its manifest or model file.
-        expected: required digest, or its first 12 digits or more; "" = any.
+        folder: folder from `trueloop export`, or the manifest or model file in it.
+        expected: expected digest, or its first 12 digits or more; "" = any.
 
     Raises:
-        CheckpointError: it is not an artifact, is damaged, or is not the expected one.
+        CheckpointError: it is not an artifact, is damaged, or has another digest.
 
     Cost: one read of all files.
     """
@@ -104,7 +104,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
         raise _damaged(folder, f"{MANIFEST} does not match its own checksum")
     if content.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop knows {SCHEMA}.",
+            f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop reads {SCHEMA}.",
             fix="Use the trueloop that exported it, or export the run again.",
         )
     description, about = _parse_description(folder, content)
@@ -134,7 +134,7 @@ def _check_digest(folder: Path, digest: str, expected: str) -> None:
     if not digest.startswith(expected.lower().removeprefix("sha256:")):
         raise CheckpointError(
             f"{folder} is not the requested artifact: its digest begins with {digest[:16]}.",
-            why="It was exchanged, or the wrong folder was named.",
+            why="It was replaced, or this is the wrong folder.",
             fix="Use the folder whose export printed the expected digest.",
         )
 
@@ -151,17 +151,17 @@ def _parse_description(folder: Path, content: Mapping[str, Any]) -> tuple[Descri
 
 def _check_files(folder: Path, kind: Kind, files: Any) -> None:
     if not isinstance(files, dict) or set(files) != {FILES[kind]}:
-        raise _damaged(folder, f"{MANIFEST} must name {FILES[kind]} and nothing else")
+        raise _damaged(folder, f"{MANIFEST} must list {FILES[kind]} only")
     for name, stamp in files.items():
         path = folder / name
         try:
-            plain = stat.S_ISREG(path.lstat().st_mode)
-            found = _file_stamp(path) if plain else None
+            is_regular = stat.S_ISREG(path.lstat().st_mode)
+            actual = _file_stamp(path) if is_regular else None
         except OSError as error:
             raise _damaged(folder, f"{name} cannot be read ({error.strerror or error})") from error
-        if found is None:
-            raise _damaged(folder, f"{name} is not a plain file")
-        if found != stamp:
+        if actual is None:
+            raise _damaged(folder, f"{name} is not a regular file")
+        if actual != stamp:
             raise _damaged(folder, f"{name} does not match its checksum")
 
 

@@ -12,19 +12,19 @@ from trueloop.export.io_description import Dtype
 
 Inputs = tuple[Tensor, ...]
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Calls a live or an exported model on a list of tensors."""
+"""Function that calls an original or an exported model on a list of tensors."""
 DTYPES: Final[Mapping[torch.dtype, str]] = {getattr(torch, name): name for name in get_args(Dtype)}
 
 
 def bind_tensors(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors that a model was called with, by parameter name and in the order of parameters.
+    """Return the tensors of a call of a model, by parameter name and in the order of parameters.
 
     Raises:
         InvalidModel: an argument is not a tensor, or the model takes a variable number of them.
     """
     signature = inspect.signature(model.forward)
     bound = signature.bind(*args, **options)
-    given: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     skipped = ""
     for name, parameter in signature.parameters.items():
         value = bound.arguments.get(name)
@@ -33,39 +33,39 @@ def bind_tensors(model: nn.Module, args: Sequence[Any], options: Mapping[str, An
             continue
         positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         if not isinstance(value, Tensor) or not positional or skipped or value.dtype not in DTYPES:
-            got = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            kind = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
             raise InvalidModel(
-                f"{type(model).__name__} is called with {name} = {got}.",
-                why="An exported model takes positional tensors of common types, and nothing else.",
-                fix="Wrap it in a module whose forward takes only those tensors.",
+                f"{type(model).__name__} is called with {name} = {kind}.",
+                why="An exported model only takes positional tensors of common types.",
+                fix="Wrap it in a module whose forward takes only such tensors.",
             )
-        given[name] = value
-    return given
+        tensors[name] = value
+    return tensors
 
 
 def name_outputs(value: Any) -> dict[str, Tensor]:
-    """Return a model's outputs by name: "output", or "output_0" ... for several, or its own keys.
+    """Return a model's outputs by name: "output", "output_0" ... for several, or the keys of a mapping.
 
     Raises:
         InvalidModel: an output is not a tensor.
     """
     if isinstance(value, Tensor):
-        found: dict[str, Any] = {"output": value}
+        outputs: dict[str, Any] = {"output": value}
     elif isinstance(value, Mapping):
-        found = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
+        outputs = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
     elif isinstance(value, list | tuple):
-        found = {f"output_{place}": part for place, part in enumerate(cast("Sequence[Any]", value))}
+        outputs = {f"output_{index}": part for index, part in enumerate(cast("Sequence[Any]", value))}
     else:
-        found = {"output": value}
-    wrong = {name: part for name, part in found.items() if not isinstance(part, Tensor) or part.dtype not in DTYPES}
-    if wrong or not found:
-        name, part = next(iter(wrong.items()), ("nothing", None))
+        outputs = {"output": value}
+    invalid = {name: part for name, part in outputs.items() if not isinstance(part, Tensor) or part.dtype not in DTYPES}
+    if invalid or not outputs:
+        name, part = next(iter(invalid.items()), ("nothing", None))
         raise InvalidModel(
             f"The model returns {name} of type {getattr(part, 'dtype', type(part).__name__)}.",
             why="An exported model must return tensors of common types.",
             fix="Wrap it in a module that returns a tensor, or a tuple or dictionary of them.",
         )
-    return found
+    return outputs
 
 
 def as_run(model: Callable[..., Any]) -> Run:
@@ -79,10 +79,10 @@ def as_run(model: Callable[..., Any]) -> Run:
 
 
 def check_eval_mode(model: nn.Module) -> None:
-    """Check that every module is in eval mode: dropout and batch statistics would be exported with it.
+    """Check that every module is in eval mode; otherwise dropout and batch statistics would be exported.
 
     Raises:
-        InvalidModel: a module is in train mode; names the modules.
+        InvalidModel: a module is in train mode; the message lists the modules.
     """
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:

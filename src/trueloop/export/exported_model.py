@@ -17,15 +17,15 @@ from trueloop.export.formats import open_model
 from trueloop.export.request_samples import Sample, probabilities
 
 Outputs = tuple[Tensor, ...]
-"""Outputs of one sample, without the batch dimension."""
+"""The outputs for one sample, without the batch dimension."""
 
 
 class Model:
-    """Runs samples through an artifact, batching those of the same shape.
+    """Runs samples through an artifact, in batches of samples of the same shape.
 
     Args:
-        artifact: verified artifact.
-        run: callable of the opened model file.
+        artifact: artifact with verified checksums.
+        run: function that runs the opened model.
     """
 
     def __init__(self, artifact: Artifact, run: Run) -> None:
@@ -38,39 +38,39 @@ class Model:
         """Verify an artifact and open it.
 
         Args:
-            folder: folder made by `trueloop export`.
-            expected: required digest; "" = any.
-            threads: threads of onnxruntime.
+            folder: folder from `trueloop export`.
+            expected: expected digest; "" = any.
+            threads: number of threads of onnxruntime.
 
         Raises:
-            CheckpointError: it is damaged, not the expected one, or would run code when opened.
-            MissingExtra: a package that its format needs is not installed.
+            CheckpointError: the artifact is damaged, has another digest, or would run code when opened.
+            MissingExtra: a package that the format needs is not installed.
         """
         artifact = open_artifact(folder, expected=expected)
         return cls(artifact, open_model(artifact.description.kind, artifact.file, threads=threads))
 
     def run(self, samples: Sequence[Sample]) -> list[Outputs]:
-        """Return the outputs of samples in their order; samples of the same shape are batched.
+        """Return the outputs for each sample, in order; samples of the same shape are batched.
 
         Raises:
-            InvalidModel: the model fails on them.
+            InvalidModel: the model raised an error.
         """
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-        for place, sample in enumerate(samples):
-            groups.setdefault(shape_of(sample), []).append(place)
-        found: dict[int, Outputs] = {}
-        most = self.description.largest_batch or len(samples)
-        for places in groups.values():
-            for start in range(0, len(places), most):
-                chosen = places[start : start + most]
-                found.update(zip(chosen, self._run_batch([samples[place] for place in chosen]), strict=True))
-        return [found[place] for place in range(len(samples))]
+        for index, sample in enumerate(samples):
+            groups.setdefault(shape_of(sample), []).append(index)
+        outputs: dict[int, Outputs] = {}
+        largest = self.description.largest_batch or len(samples)
+        for indices in groups.values():
+            for start in range(0, len(indices), largest):
+                batch = indices[start : start + largest]
+                outputs.update(zip(batch, self._run_batch([samples[index] for index in batch]), strict=True))
+        return [outputs[index] for index in range(len(samples))]
 
     def _run_batch(self, samples: Sequence[Sample]) -> list[Outputs]:
         inputs = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
         try:
             outputs = self._run(inputs)
-        except Exception as error:  # any error of the runtime
+        except Exception as error:  # the runtimes raise errors of any type
             raise InvalidModel(
                 f"The model fails on this input: {str(error).partition(chr(10))[0][:200]}",
                 fix="Give values like those of the training data.",
@@ -81,11 +81,11 @@ class Model:
                 why="The outputs cannot be assigned to samples.",
                 fix="Export a model whose outputs have the batch as their first dimension.",
             )
-        return [tuple(output[place] for output in outputs) for place in range(len(samples))]
+        return [tuple(output[index] for output in outputs) for index in range(len(samples))]
 
 
 def shape_of(sample: Sample) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes that samples of one batch must share."""
+    """Return the shapes of a sample's arrays; they must be equal for all samples of a batch."""
     return tuple(array.shape for array in sample)
 
 
@@ -97,18 +97,18 @@ def interpret_outputs(description: Description, outputs: Outputs, *, raw: bool =
         outputs: outputs of one sample.
         raw: also include the numbers by output name.
     """
-    meaning, first = description.answer, outputs[0]
+    answer, first = description.answer, outputs[0]
     result: dict[str, Any] = {}
-    if meaning.kind == "class":
-        result = _predict_class(first, meaning.labels, softmax=meaning.softmax)
-    elif meaning.kind == "next_byte":
-        chosen = _predict_class(first[-1], (), softmax=True)
+    if answer.kind == "class":
+        result = _predict_class(first, answer.labels, softmax=answer.softmax)
+    elif answer.kind == "next_byte":
+        predicted = _predict_class(first[-1], (), softmax=True)
         result = {
-            "byte": chosen["index"],
-            "text": _printable_char(chosen["index"]),
-            "probability": chosen["probability"],
+            "byte": predicted["index"],
+            "text": _printable_char(predicted["index"]),
+            "probability": predicted["probability"],
         }
-    elif meaning.kind == "value":
+    elif answer.kind == "value":
         result = {"value": _json_value(first.reshape(()).tolist())}
     if raw or not result:
         names = [each.name for each in description.outputs]

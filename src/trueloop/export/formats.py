@@ -1,4 +1,4 @@
-"""Writes a model in eval mode in one of three formats, and opens the file again."""
+"""Writes a model in eval mode to a file in one of three formats, and opens such files."""
 
 import contextlib
 import importlib.util
@@ -18,9 +18,9 @@ from trueloop.export.call_signature import Inputs, Run, as_run
 from trueloop.export.io_description import Extent, Kind
 from trueloop.export.pt2_archive import refuse_code
 
-MAX_PROTOBUF_BYTES: Final = 1_900_000_000  # bytes; a protobuf message ends at 2 GiB
+MAX_PROTOBUF_BYTES: Final = 1_900_000_000  # a protobuf message has at most 2 GiB
 DynamicDims = Sequence[frozenset[int]]
-"""For each input the dimensions whose size may differ between calls."""
+"""For each input, the dimensions whose size may differ between calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class WriteResult:
     """Result of writing a model."""
 
     extents: Sequence[Mapping[int, Extent]]
-    """For each input the allowed sizes of its dynamic dimensions, where the format records them."""
+    """For each input, the allowed sizes of its dynamic dimensions, if the format records them."""
     notes: tuple[str, ...] = ()
     """Warnings of the tracer."""
 
@@ -38,13 +38,13 @@ def write(kind: Kind, model: nn.Module, inputs: Inputs, dynamic: DynamicDims, pa
 
     Args:
         kind: the format.
-        model: in eval mode.
-        inputs: an example batch; at least 2 in every dynamic dimension.
-        dynamic: for each input the dimensions whose size may differ.
-        path: of the file.
+        model: model in eval mode.
+        inputs: an example batch; its size is at least 2 in every dynamic dimension.
+        dynamic: for each input, the dimensions whose size may differ.
+        path: path of the file.
 
     Raises:
-        InvalidModel: torch cannot write it; quotes torch's error.
+        InvalidModel: torch cannot write the model; the message quotes torch's error.
         MissingExtra: a package that the format needs is not installed.
     """
     writers = {"pt2": _write_pt2, "onnx": _write_onnx, "torchscript": _write_torchscript}
@@ -53,11 +53,11 @@ def write(kind: Kind, model: nn.Module, inputs: Inputs, dynamic: DynamicDims, pa
             extents = writers[kind](model, inputs, dynamic, path)
     except (MissingExtra, InvalidModel):
         raise
-    except Exception as error:  # torch's exporters raise whatever they meet
+    except Exception as error:  # torch's exporters raise errors of any type
         raise InvalidModel(
             f"torch cannot export {type(model).__name__} to {kind}: {_first_lines(error)}",
             why="Python control flow that depends on values, or a fixed size, cannot be exported.",
-            fix="See the page of torch.export; --no-dynamic-batch exports one sample at a time.",
+            fix="See the documentation of torch.export; with --no-dynamic-batch, the model takes one sample at a time.",
         ) from error
     notes = {str(each.message).partition("\n")[0] for each in caught if issubclass(each.category, UserWarning)}
     notes |= {str(each.message) for each in caught if issubclass(each.category, torch.jit.TracerWarning)}
@@ -69,13 +69,13 @@ def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
 
     Args:
         kind: the format.
-        path: of the file.
-        threads: threads of onnxruntime; for torch, use ``torch.set_num_threads``.
+        path: path of the file.
+        threads: number of threads of onnxruntime; for torch, use ``torch.set_num_threads``.
 
     Raises:
-        CheckpointError: a .pt2 file that would make torch unpickle or evaluate code.
+        CheckpointError: torch would unpickle or evaluate code from this .pt2 file.
         MissingExtra: onnxruntime is not installed.
-        InvalidModel: onnxruntime cannot run it.
+        InvalidModel: onnxruntime cannot run the model.
     """
     if kind == "pt2":
         refuse_code(path)
@@ -89,16 +89,16 @@ def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
 
 
 def _export_program(model: nn.Module, inputs: Inputs, dynamic: DynamicDims) -> Any:
-    automatic: Any = torch.export.Dim.DYNAMIC
-    shapes = tuple(dict.fromkeys(sorted(each), automatic) for each in dynamic)
+    any_size: Any = torch.export.Dim.DYNAMIC
+    shapes = tuple(dict.fromkeys(sorted(each), any_size) for each in dynamic)
     with torch.no_grad():
         return torch.export.export(model, inputs, dynamic_shapes=shapes)
 
 
 def _proven_extents(program: Any) -> list[Mapping[int, Extent]]:
-    """Read the sizes for which an exported program was proven."""
-    wanted = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-    return [{dim: _to_extent(size, program.range_constraints) for dim, size in _dynamic_dims(node)} for node in wanted]
+    """Return for each input the sizes for which torch has proven the exported program correct."""
+    inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+    return [{dim: _to_extent(size, program.range_constraints) for dim, size in _dynamic_dims(node)} for node in inputs]
 
 
 def _dynamic_dims(node: Any) -> list[tuple[int, Any]]:
@@ -107,15 +107,15 @@ def _dynamic_dims(node: Any) -> list[tuple[int, Any]]:
 
 
 def _to_extent(size: Any, ranges: Mapping[Any, Any]) -> Extent:
-    found = ranges.get(size.node.expr)
-    if found is None:
+    limits = ranges.get(size.node.expr)
+    if limits is None:
         return Extent(lowest=1)
-    return Extent(lowest=max(1, int(found.lower)), highest=int(found.upper) if found.upper.is_Integer else None)
+    return Extent(lowest=max(1, int(limits.lower)), highest=int(limits.upper) if limits.upper.is_Integer else None)
 
 
 def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
     program = _export_program(model, inputs, dynamic)
-    # They are pickled user data; torch 2.6 does not accept None through the public attribute.
+    # The example inputs would be pickled; torch 2.6 does not accept None through the public attribute.
     program._example_inputs = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
@@ -126,7 +126,7 @@ def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Pat
     except CheckpointError as error:
         raise InvalidModel(
             f"torch {torch.__version__} writes {type(model).__name__} in a form that can run code: {error.what}",
-            why="trueloop would refuse to open it.",
+            why="trueloop would not open such a file.",
             fix="Use torch 2.9 or later, remove everything that is not a plain tensor, or export to onnx.",
         ) from error
     return _proven_extents(program)
@@ -139,12 +139,12 @@ def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Pa
     weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
     if weights > MAX_PROTOBUF_BYTES:
         raise InvalidModel(
-            f"{type(model).__name__} holds {weights / 2**30:.1f} GiB, but an ONNX file is at most 2 GiB.",
+            f"{type(model).__name__} has {weights / 2**30:.1f} GiB, but an ONNX file has at most 2 GiB.",
             fix="Export it to pt2.",
         )
     program = _export_program(model, inputs, dynamic)
-    made: Any = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False)
-    made.save(path, external_data=False)
+    converted: Any = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False)
+    converted.save(path, external_data=False)
     return _proven_extents(program)
 
 
@@ -163,14 +163,14 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
     except ImportError as error:
         raise MissingExtra("onnxruntime", "export") from error
     options: Any = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are also raised
+    options.log_severity_level = 4  # do not log errors, which are raised as well
     options.intra_op_num_threads = threads or torch.get_num_threads()
     try:
         session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # a dozen subclasses of RuntimeError
+    except Exception as error:  # onnxruntime has a dozen subclasses of RuntimeError
         raise InvalidModel(
-            f"onnxruntime {onnxruntime.__version__} cannot run it: {_first_lines(error)}",
-            fix="Export to pt2; or avoid what has no CPU kernel there, such as bfloat16.",
+            f"onnxruntime {onnxruntime.__version__} cannot run {path}: {_first_lines(error)}",
+            fix="Export to pt2; or avoid operations and types without a CPU kernel, such as bfloat16.",
         ) from error
     names = [each.name for each in session.get_inputs()]
 
@@ -183,7 +183,7 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
 
 @contextlib.contextmanager
 def _capture_warnings() -> Generator[list[warnings.WarningMessage]]:
-    """Silence the log messages of PyTorch's exporters, and yield the caught warnings."""
+    """Suppress the output and log messages of PyTorch's exporters, and yield the list of caught warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Reads samples from .npy, .json, .csv, .txt and image files with the preprocessing of training."""
+"""Reads samples from .npy, .json, .csv, .txt and image files, with the same preprocessing as in training."""
 
 import csv
 import io
@@ -35,18 +35,18 @@ def read_samples(description: Description, path: Path) -> list[Sample]:
 
     Args:
         description: description of the model.
-        path: file; its suffix determines the format.
+        path: path of the file; its suffix determines the format.
 
     Raises:
-        InvalidConfig: the model cannot read this kind of file.
-        InvalidData: the file cannot be read, or its contents do not fit.
+        InvalidConfig: the model does not take this kind of file.
+        InvalidData: the file cannot be read, or its content does not fit the model.
         MissingExtra: Pillow, which reads images, is not installed.
     """
     known, ending = SUFFIXES[description.reading.kind], path.suffix.lower()
     if ending not in known:
         raise InvalidConfig(
-            f"{path} is not a file that this model reads.",
-            fix=f"It reads {', '.join(known)}: {description.reading.words}",
+            f"{path} is not a kind of file that this model takes.",
+            fix=f"It takes {', '.join(known)}: {description.reading.words}",
         )
     readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
         ".npy": _read_npy,
@@ -63,17 +63,17 @@ def read_samples(description: Description, path: Path) -> list[Sample]:
 
 
 def parse_json_samples(description: Description, text: str | bytes) -> list[Sample]:
-    """Parse samples from JSON: an object for `parse_request`, or only the inputs.
+    """Parse samples from JSON: an object for `parse_request`, or only its "inputs".
 
     Raises:
-        InvalidData: it is not JSON, or does not fit.
+        InvalidData: the text is not JSON, or its content does not fit the model.
         InvalidConfig: a field is unknown.
     """
     try:
-        given = parse_strict_json(text)
+        value = parse_strict_json(text)
     except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
-    return parse_request(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
+    return parse_request(description, cast("dict[str, Any]", value) if isinstance(value, dict) else {"inputs": value})
 
 
 def _read_npy(description: Description, path: Path) -> list[Sample]:
@@ -83,9 +83,9 @@ def _read_npy(description: Description, path: Path) -> list[Sample]:
         raise InvalidData(f"It is not a readable array: {error}", fix="Save numbers with numpy.save.") from None
     require_single_input(description)
     if not isinstance(array, np.ndarray):
-        raise InvalidData("It contains several arrays.", fix="Save one with numpy.save.")
+        raise InvalidData("It contains several arrays.", fix="Save one array with numpy.save.")
     if not array.nbytes:
-        raise InvalidData("It contains no number.", fix="Give one row for each sample.")
+        raise InvalidData("It contains no number.", fix="Give one row per sample.")
     return split_samples(description, [array])
 
 
@@ -102,7 +102,7 @@ def _read_txt(description: Description, path: Path) -> list[Sample]:
 
 
 def _read_csv(description: Description, path: Path) -> list[Sample]:
-    """Read rows of numbers; a first row that contains text names the columns, in any order."""
+    """Read rows of numbers; if the first row contains text, it has the names of the columns, in any order."""
     try:
         lines = [row for row in csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig")), strict=True) if row]
     except (csv.Error, UnicodeDecodeError) as error:
@@ -111,18 +111,18 @@ def _read_csv(description: Description, path: Path) -> list[Sample]:
     named = bool(lines) and any(_parse_number(cell) is None for cell in lines[0])
     names = [cell.strip() for cell in lines[0]] if named else list(columns)
     if len(set(names)) != len(names):
-        raise InvalidData("Two columns have the same name.", fix="Name each column once.")
+        raise InvalidData("Two columns have the same name.", fix="Give each column a name of its own.")
     samples: list[Sample] = []
     for number, row in enumerate(lines[named:], 1 + named):
         if len(row) != len(names):
-            raise InvalidData(f"Line {number} has {len(row)} cells.", fix=f"It must have {len(names)}.")
+            raise InvalidData(f"Line {number} has {len(row)} cells.", fix=f"Give it {len(names)} cells.")
         cells = {name: _parse_number(cell) for name, cell in zip(names, row, strict=True)}
-        wrong = next((name for name, value in cells.items() if value is None and name in known), None)
-        if wrong is not None:
-            raise InvalidData(f"Line {number} has no number for {wrong}.", fix="Fill it in, or remove the line.")
+        invalid = next((name for name, value in cells.items() if value is None and name in known), None)
+        if invalid is not None:
+            raise InvalidData(f"Line {number} has no number for {invalid}.", fix="Add the number, or remove the line.")
         samples.append(row_sample(description, cells, f"Line {number}"))
     if not samples:
-        raise InvalidData("It contains no row.", fix="Give one row for each sample.")
+        raise InvalidData("It contains no row.", fix="Give one row per sample.")
     return samples
 
 

@@ -1,6 +1,6 @@
 """Describes the inputs and outputs of an exported model as records for its manifest.
 
-Everything here is a record of bounded fields, parsed by `core.untrusted_input`: a manifest is untrusted input.
+A manifest is untrusted input, so every record has bounded fields, and `core.untrusted_input` parses it.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Extent:
 
     @property
     def fixed(self) -> bool:
-        """True where only one size is allowed."""
+        """True if only one size is allowed."""
         return self.lowest == self.highest
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class Array:
     shape: Annotated[tuple[Extent, ...], Bounds(0, 16)]
     """Allowed sizes; the first dimension is the batch."""
     lowest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
-    """Smallest allowed value, where it is known."""
+    """Smallest allowed value, if known."""
     highest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
-    """Largest allowed value, where it is known."""
+    """Largest allowed value, if known."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -56,10 +56,10 @@ class Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a user's file becomes the model's input: the preprocessing of training is repeated."""
+    """How to convert a user's file to the model's input, with the same preprocessing as in training."""
 
     kind: Literal["array", "image", "table", "text"] = "array"
-    """Kind of file. Instead of any of them an array may be given, prepared as in training."""
+    """Kind of file. An array with the preprocessing of training is always accepted as well."""
     mode: Literal["L", "RGB"] = "L"
     """Color mode of images: grayscale or RGB."""
     divide: Annotated[float, Bounds(1e-30, 1e30)] = 255.0
@@ -69,7 +69,7 @@ class Reading:
     length: Annotated[int, Bounds(1, 2**31)] | None = None
     """Largest length of a text in bytes."""
     words: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
-    """Description of the input for people."""
+    """Description of the input for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,4 +80,4 @@ class Answer:
     labels: Annotated[tuple[Word, ...], Bounds(0, 100_000)] = ()
     """Class names by index."""
     softmax: bool = True
-    """True where the output holds logits or log-probabilities, which softmax turns into probabilities."""
+    """True if the output is logits or log-probabilities, which softmax converts to probabilities."""

@@ -1,4 +1,4 @@
-"""Compares the outputs of an exported model with those of the live model on real samples."""
+"""Compares the outputs of an exported model with those of the original model on real samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ from torch import Tensor
 from trueloop.core.errors import InvalidModel
 from trueloop.export.call_signature import Inputs, Run
 
-TOLERANCE: Final = 1e-5  # of float32: about a hundred roundings
+TOLERANCE: Final = 1e-5  # about a hundred rounding errors of float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """Difference between the live and the exported model."""
+    """Difference between the original and the exported model."""
 
     samples: int
     batches: tuple[int, ...]
     """Sizes of the batches."""
     difference: float
-    """Largest difference between two corresponding numbers; inf where shapes or NaNs differ."""
+    """Largest difference between two corresponding numbers; inf if shapes or NaNs differ."""
     largest: float
-    """Largest absolute output of the live model."""
+    """Largest absolute value in the outputs of the original model."""
     tolerance: float
-    """Tolerance relative to `largest`, or to 1 where that is more."""
+    """Tolerance relative to the larger of `largest` and 1."""
     mismatch: str = ""
     """Description of outputs with another shape or type; "" = none."""
 
     @property
     def allowed(self) -> float:
-        """The largest difference that passes."""
+        """The largest difference that is within the tolerance."""
         return self.tolerance * max(1.0, self.largest)
 
     @property
     def passed(self) -> bool:
-        """True where the difference is within the tolerance."""
+        """True if the difference is within the tolerance."""
         return self.difference <= self.allowed
 
     def __str__(self) -> str:
@@ -51,30 +51,30 @@ def compare_outputs(live: Run, exported: Run, batches: Sequence[Inputs], *, tole
     """Run both models on the same batches and compare their outputs.
 
     Args:
-        live: the model itself, in eval mode.
-        exported: the model read back from disk.
-        batches: real inputs, of several sizes where sizes may differ.
+        live: the original model, in eval mode.
+        exported: the exported model, read from disk.
+        batches: batches of real inputs; of several sizes, if sizes may differ.
         tolerance: see `Parity.tolerance`.
 
     Raises:
-        InvalidModel: the exported model fails where the live one works.
+        InvalidModel: the exported model raises an error.
     """
     difference, largest, mismatch = 0.0, 0.0, ""
     for inputs in batches:
         expected = live(inputs)
         try:
-            found = exported(inputs)
-        except Exception as error:  # any error of the runtime
+            actual = exported(inputs)
+        except Exception as error:  # the runtimes raise errors of any type
             shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
             raise InvalidModel(
                 f"The exported model fails on inputs of shape {shapes}: {str(error).partition(chr(10))[0][:300]}",
-                why="The live model accepts them.",
-                fix="A size was fixed to that of the example: export with --no-dynamic-batch, or to pt2.",
+                why="The original model accepts them, so the export has probably fixed a size to that of the example.",
+                fix="Export with --no-dynamic-batch, or to pt2.",
             ) from error
-        mismatch = mismatch or _describe_mismatch(inputs, expected, found)
-        pairs = list(zip(expected, found, strict=False))
-        gaps = [_max_difference(a, b) for a, b in pairs] + [float("inf")] * (len(expected) != len(found))
-        difference = max(difference, *gaps)
+        mismatch = mismatch or _describe_mismatch(inputs, expected, actual)
+        pairs = list(zip(expected, actual, strict=False))
+        differences = [_max_difference(a, b) for a, b in pairs] + [float("inf")] * (len(expected) != len(actual))
+        difference = max(difference, *differences)
         largest = max(largest, *(_max_magnitude(each) for each in expected))
     sizes = tuple(len(inputs[0]) for inputs in batches)
     return Parity(
@@ -87,23 +87,23 @@ def compare_outputs(live: Run, exported: Run, batches: Sequence[Inputs], *, tole
     )
 
 
-def _describe_mismatch(inputs: Inputs, expected: Sequence[Tensor], found: Sequence[Tensor]) -> str:
-    live, exported = (", ".join(_describe_tensor(each) for each in outputs) for outputs in (expected, found))
-    given = ", ".join(_describe_tensor(each) for each in inputs)
-    return "" if live == exported else f"for {given} it returns {exported}, but the live model returns {live}"
+def _describe_mismatch(inputs: Inputs, expected: Sequence[Tensor], actual: Sequence[Tensor]) -> str:
+    live, exported = (", ".join(_describe_tensor(each) for each in outputs) for outputs in (expected, actual))
+    called_with = ", ".join(_describe_tensor(each) for each in inputs)
+    return "" if live == exported else f"for {called_with} it returns {exported}, but the original returns {live}"
 
 
 def _describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
-def _max_difference(expected: Tensor, found: Tensor) -> float:
-    if expected.shape != found.shape or expected.dtype != found.dtype:
+def _max_difference(expected: Tensor, actual: Tensor) -> float:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
-    a, b = expected.double(), found.double()
-    same = (a == b) | (a.isnan() & b.isnan())
-    apart = torch.where(same, torch.zeros_like(a), (a - b).abs())
-    return float(apart.nan_to_num(nan=float("inf")).max()) if apart.numel() else 0.0
+    a, b = expected.double(), actual.double()
+    equal = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(equal, torch.zeros_like(a), (a - b).abs())
+    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
 
 
 def _max_magnitude(output: Tensor) -> float:

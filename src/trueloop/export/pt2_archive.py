@@ -1,10 +1,10 @@
 """Checks the contents of a .pt2 archive before torch opens it.
 
-`torch.export.load` (read in 2.13) unpickles weights and constants that say "use_pickle", objects among the constants,
-and example inputs, the last even where ``weights_only=True`` has refused them; it resolves operators by attributes
-of ``torch``, which leads to ``torch.os.system``; it lets sympy evaluate the sizes, which runs Python; and the trees of
-inputs and outputs may name any module to import. A plain model needs none of this, so an archive that has any of it is
-refused, and trueloop never writes one.
+`torch.export.load` (as of torch 2.13) can run code from an archive: it unpickles weights and constants marked
+"use_pickle", objects among the constants, and example inputs (these even after ``weights_only=True`` has rejected
+them); it looks up operators as attributes of ``torch``, such as ``torch.os.system``; sympy evaluates the sizes as
+Python; and the trees of inputs and outputs may import any module. A plain model needs none of this, so archives that
+contain any of it are rejected, and trueloop never writes one.
 """
 
 import ast
@@ -20,7 +20,7 @@ from trueloop.core.errors import CheckpointError
 from trueloop.core.json_text import parse_json
 from trueloop.core.untrusted_input import safe_repr
 
-MAX_JSON_BYTES: Final = 256 << 20  # bytes of the graph
+MAX_JSON_BYTES: Final = 256 << 20  # largest size of the graph
 _MEMBERS: Final = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|data/(weights|constants)/model_(weights|constants)_config\.json"
     r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder"
@@ -47,10 +47,10 @@ _PARTS: Final = (
 
 
 def refuse_code(path: Path) -> None:
-    """Refuse an archive of which torch would unpickle or evaluate anything.
+    """Check that torch would not unpickle or evaluate anything in an archive.
 
     Raises:
-        CheckpointError: the archive contains such a member; names it.
+        CheckpointError: the archive contains something that torch would; the message names it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -69,10 +69,10 @@ def _read_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.Zip
     """Return the members by name, without torch's enclosing folder."""
     named = [(info.filename.partition("/")[2], info) for info in archive.infolist()]
     tops = {info.filename.partition("/")[0] for _, info in named}
-    twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
-    strange = [name for name, _ in named if not _MEMBERS.fullmatch(name)]
-    if len(tops) != 1 or twice or strange:
-        raise _rejected(path, f"the member {safe_repr((strange or twice or sorted(tops))[0])}")
+    duplicate = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
+    unknown = [name for name, _ in named if not _MEMBERS.fullmatch(name)]
+    if len(tops) != 1 or duplicate or unknown:
+        raise _rejected(path, f"the member {safe_repr((unknown or duplicate or sorted(tops))[0])}")
     return dict(named)
 
 
@@ -106,7 +106,7 @@ def _check_graph(path: Path, graph: Any) -> None:
 
 
 def _is_plain_tree(text: str) -> bool:
-    """Return True for tuples, lists and dictionaries of tensors: other kinds make torch import modules by name."""
+    """Return True for tuples, lists and dictionaries of tensors; for other types, torch imports modules by name."""
     try:
         nodes = list(_walk_mappings(parse_json(text)))
     except ValueError:
@@ -120,7 +120,7 @@ def _is_allowed_operator(target: Any) -> bool:
 
 
 def _is_arithmetic(expression: Any) -> bool:
-    """Return True for what sympy may evaluate: sums and products of integers and symbols."""
+    """Return True if sympy may evaluate an expression: arithmetic with integers, symbols and allowed functions."""
     try:
         tree = ast.parse(str(expression), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

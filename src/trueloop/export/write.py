@@ -1,4 +1,4 @@
-"""Exports a model: writes it, reads it back, compares the outputs on real samples, and describes it."""
+"""Exports a model: writes it, reads it again, compares the outputs for real samples, and describes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,9 +24,9 @@ class ExportSpec:
     names: tuple[str, ...]
     """Names of the model's inputs."""
     batches: Sequence[Inputs]
-    """Real samples; the first batch, of two or more, is the example."""
+    """Batches of real samples; the first one has two samples or more."""
     dynamic_batch: bool = True
-    """False = exactly one sample at a time."""
+    """Whether the exported model takes batches of any size; False = exactly one sample at a time."""
     tolerance: float = TOLERANCE
     reading: Reading = field(default_factory=Reading)
     answer: Answer = field(default_factory=Answer)
@@ -43,16 +43,16 @@ class ExportResult:
 
 
 def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str, Any]) -> ExportResult:
-    """Write a model and its manifest into a folder, after checking that its outputs equal those of the live model.
+    """Write a model and its manifest into a folder, and check that its outputs equal those of the original model.
 
     Args:
-        model: on the CPU, every module in eval mode; unchanged.
+        model: model on the CPU, with every module in eval mode; it is not changed.
         spec: settings and samples.
-        folder: existing and empty.
+        folder: existing, empty folder.
         about: JSON-ready facts for the manifest.
 
     Raises:
-        InvalidModel: it is in train mode, torch cannot write it, or the outputs differ by more than is allowed.
+        InvalidModel: the model is in train mode, torch cannot write it, or the outputs differ by more than allowed.
         InvalidConfig: there are no samples.
         MissingExtra: a package that the format needs is not installed.
 
@@ -61,8 +61,8 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
     check_eval_mode(model)
     if not spec.batches or not 0 <= spec.tolerance < float("inf"):
         raise InvalidConfig(
-            f"{len(spec.batches)} batches to compare on, tolerance {spec.tolerance}.",
-            fix="Parity needs real samples: give at least one, and a tolerance of 0 or more.",
+            f"The outputs would be compared for {len(spec.batches)} batches, with tolerance {spec.tolerance}.",
+            fix="Give at least one batch of real samples, and a finite tolerance of 0 or more.",
         )
     batches = spec.batches if spec.dynamic_batch else [one for each in spec.batches for one in _split_batch(each)]
     dynamic = _dynamic_dims(batches, batch=spec.dynamic_batch)
@@ -72,9 +72,10 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
     agreement = compare_outputs(reference, reopened, batches, tolerance=spec.tolerance)
     if not agreement.passed:
         raise InvalidModel(
-            f"The exported model gives other outputs: {agreement}.",
-            why="The served model would not be the one that was measured.",
-            fix="Look for randomness or state kept between calls in forward; --tolerance allows more.",
+            f"The outputs of the exported model differ: {agreement}.",
+            why="The served model would not be the one that was evaluated.",
+            fix="Look in forward for random numbers and for state from earlier calls; --tolerance allows larger "
+            "differences.",
         )
     inputs = _describe_inputs(spec, batches, dynamic, written, (reference, reopened))
     outputs = _describe_outputs(model, batches, spec.dynamic_batch)
@@ -85,22 +86,22 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
 
 
 def _split_batch(inputs: Inputs) -> list[Inputs]:
-    return [tuple(tensor[place : place + 1] for tensor in inputs) for place in range(len(inputs[0]))]
+    return [tuple(tensor[index : index + 1] for tensor in inputs) for index in range(len(inputs[0]))]
 
 
 def _dynamic_dims(batches: Sequence[Inputs], *, batch: bool) -> list[frozenset[int]]:
-    """Return for each input the dimensions in which the samples differ, and the batch dimension if requested."""
-    found: list[frozenset[int]] = []
-    for place, first in enumerate(batches[0]):
-        others = [inputs[place].shape for inputs in batches]
-        if any(len(shape) != first.dim() for shape in others):
+    """Return for each input the dimensions whose size varies, and the batch dimension if ``batch`` is True."""
+    dynamic: list[frozenset[int]] = []
+    for index, first in enumerate(batches[0]):
+        shapes = [inputs[index].shape for inputs in batches]
+        if any(len(shape) != first.dim() for shape in shapes):
             raise InvalidModel(
-                f"Input {place} has {first.dim()} dimensions in one batch and another number in others.",
+                f"Input {index} has {first.dim()} dimensions in one batch, but another number in others.",
                 fix="Export a model whose inputs always have the same number of dimensions.",
             )
-        differ = {dim for dim in range(1, first.dim()) if len({shape[dim] for shape in others}) > 1}
-        found.append(frozenset(differ | ({0} if batch and first.dim() else set[int]())))
-    return found
+        varying = {dim for dim in range(1, first.dim()) if len({shape[dim] for shape in shapes}) > 1}
+        dynamic.append(frozenset(varying | ({0} if batch and first.dim() else set[int]())))
+    return dynamic
 
 
 def _dynamic_sizes(inputs: Inputs, dynamic: Sequence[frozenset[int]]) -> list[int]:
@@ -114,27 +115,27 @@ def _describe_inputs(
     written: WriteResult,
     runs: tuple[Run, Run],
 ) -> tuple[Array, ...]:
-    """Describe the inputs: sizes proven by the exporter, or else those of the samples."""
+    """Describe the inputs, with the sizes that the exporter has proven correct, or else those of the samples."""
     arrays: list[Array] = []
-    for place, name in enumerate(spec.names):
+    for index, name in enumerate(spec.names):
         shape: list[Extent] = []
-        for dim in range(batches[0][place].dim()):
-            seen = [inputs[place].shape[dim] for inputs in batches]
-            if dim not in dynamic[place]:
-                shape.append(Extent(lowest=seen[0], highest=seen[0]))
+        for dim in range(batches[0][index].dim()):
+            sizes = [inputs[index].shape[dim] for inputs in batches]
+            if dim not in dynamic[index]:
+                shape.append(Extent(lowest=sizes[0], highest=sizes[0]))
             elif dim == 0:
                 shape.append(Extent(lowest=1))
             else:
-                proven = written.extents[place].get(dim, Extent(lowest=min(seen), highest=max(seen)))
+                proven = written.extents[index].get(dim, Extent(lowest=min(sizes), highest=max(sizes)))
                 shared = [
                     other
                     for other in range(len(batches[0]))
                     if dim in dynamic[other]
-                    and all(inputs[other].shape[dim] == inputs[place].shape[dim] for inputs in batches)
+                    and all(inputs[other].shape[dim] == inputs[index].shape[dim] for inputs in batches)
                 ]
                 shape.append(_include_size_one(proven, batches[0], shared, dim, runs))
         text = spec.reading.kind == "text"
-        dtype: Dtype = DTYPES[batches[0][place].dtype]  # pyright: ignore[reportAssignmentType] - names of Dtype
+        dtype: Dtype = DTYPES[batches[0][index].dtype]  # pyright: ignore[reportAssignmentType] - names of Dtype
         lowest, highest = (0.0, 255.0) if text else (None, None)
         arrays.append(Array(name=name, dtype=dtype, shape=tuple(shape), lowest=lowest, highest=highest))
     return tuple(arrays)
@@ -143,18 +144,18 @@ def _describe_inputs(
 def _include_size_one(
     extent: Extent, example: Inputs, shared: Sequence[int], dim: int, runs: tuple[Run, Run]
 ) -> Extent:
-    """Allow a size of 1 where it works: torch.export never proves sizes below 2.
+    """Allow a size of 1 if the exported model works for it, because torch.export never proves sizes below 2.
 
     Args:
         extent: proven sizes.
         example: a batch.
-        shared: inputs that have the same size in this dimension.
+        shared: indices of the inputs that always have the same size in this dimension.
         dim: the dimension.
-        runs: the live model and the exported one.
+        runs: the original model and the exported one.
     """
     if extent.lowest != 2:
         return extent
-    short = tuple(each.narrow(dim, 0, 1) if place in shared else each for place, each in enumerate(example))
+    short = tuple(each.narrow(dim, 0, 1) if index in shared else each for index, each in enumerate(example))
     try:
         fits = compare_outputs(*runs, [short]).passed
     except (InvalidModel, RuntimeError, ValueError, IndexError):
@@ -164,16 +165,15 @@ def _include_size_one(
 
 def _describe_outputs(model: nn.Module, batches: Sequence[Inputs], dynamic_batch: bool) -> tuple[Array, ...]:
     with torch.inference_mode():
-        given = [name_outputs(model(*inputs)) for inputs in batches]
-    return tuple(_describe_output(name, [each[name] for each in given], dynamic_batch) for name in given[0])
+        outputs = [name_outputs(model(*inputs)) for inputs in batches]
+    return tuple(_describe_output(name, [each[name] for each in outputs], dynamic_batch) for name in outputs[0])
 
 
 def _describe_output(name: str, tensors: Sequence[Tensor], dynamic_batch: bool) -> Array:
     first = tensors[0]
     shape: list[Extent] = []
     for dim in range(first.dim()):
-        seen = {each.shape[dim] for each in tensors}
-        moves = len(seen) > 1 or (dim == 0 and dynamic_batch)
-        shape.append(Extent(lowest=1) if moves else Extent(lowest=first.shape[dim], highest=first.shape[dim]))
+        varies = len({each.shape[dim] for each in tensors}) > 1 or (dim == 0 and dynamic_batch)
+        shape.append(Extent(lowest=1) if varies else Extent(lowest=first.shape[dim], highest=first.shape[dim]))
     dtype: Dtype = DTYPES[first.dtype]  # pyright: ignore[reportAssignmentType] - names of Dtype
     return Array(name=name, dtype=dtype, shape=tuple(shape))

@@ -1,1 +1,1 @@
-"""Whole runs as Python functions that return a frozen `Recipe`."""
+"""Recipes: runs described by Python functions that return a frozen `Recipe`."""

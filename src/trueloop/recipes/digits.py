@@ -4,7 +4,7 @@ Model: CNN, 30,762 parameters
 Data: scikit-learn digits, 1,797 images of 8×8, 10 classes
 Time: seconds on a CPU, test accuracy about 0.99
 
-The split is stratified and has its own seed: other training seeds are evaluated on the same test images.
+The split is stratified and has its own seed, so that runs with other training seeds have the same test images.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N images, H×W pixels
 
@@ -28,9 +28,9 @@ class DigitsOptions:
     """The network and the split."""
 
     width: int = 32
-    """Channels of the first two convolutions; the third has twice as many."""
+    """Number of channels of the first two convolutions; the third one has twice as many."""
     dropout: float = 0.25
-    """Share of features dropped before the last layer."""
+    """Dropout probability before the last layer."""
     split_seed: int = 0
     """Seed of the split into training and held-out images."""
 
@@ -58,7 +58,7 @@ def build() -> Recipe:
 
 
 def assemble(options: DigitsOptions) -> Parts:
-    """Return the network, its loss and the three splits of (image [1, 8, 8], label)."""
+    """Return the network, its loss, and the training, validation and test splits of (image [1, 8, 8], label)."""
     images_N1HW, labels_N = load_images()
     train, val, test = map(TensorData(images_N1HW, labels_N).subset, split(labels_N, seed=options.split_seed))
     return Parts(
@@ -74,7 +74,7 @@ def assemble(options: DigitsOptions) -> Parts:
 
 
 def network(*, width: int, dropout: float) -> nn.Sequential:
-    """Return a network from images [N, 1, 8, 8] in [0, 1] to scores [N, 10]."""
+    """Return a network that maps images [N, 1, 8, 8] in [0, 1] to scores [N, 10]."""
     return nn.Sequential(
         _convolution(1, width),
         _convolution(width, width),
@@ -88,7 +88,7 @@ def network(*, width: int, dropout: float) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    # No bias: BatchNorm has a shift.
+    # The convolution has no bias, because BatchNorm adds one.
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
@@ -107,7 +107,7 @@ def load_images() -> tuple[Tensor, Tensor]:
 
 
 def split(labels_N: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the indices of training (70 %), validation (10 %) and test (20 %), each class in proportion.
+    """Return the indices of training (70 %), validation (10 %) and test (20 %), with equal shares of each class.
 
     Args:
         labels_N: class of every item.

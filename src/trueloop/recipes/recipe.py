@@ -1,4 +1,4 @@
-"""Defines `Recipe`, the description of a whole run, and checks for recipe options."""
+"""Defines `Recipe`, the description of a run, and checks for recipe options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ from trueloop.export.io_description import Reading
 from trueloop.training.config import TrainConfig
 
 
-def require_at_least(least: int, **options: int) -> None:
-    """Refuse options below ``least``.
+def require_at_least(lowest: int, **options: int) -> None:
+    """Check that options are at least ``lowest``.
 
     Raises:
-        InvalidConfig: an option is out of range; names it and its value.
+        InvalidConfig: an option is out of range; the message has its name and value.
     """
     for name, value in options.items():
-        if value < least:
-            raise InvalidConfig(f"options.{name} is {value!r}.", fix=f"It must be at least {least}.")
+        if value < lowest:
+            raise InvalidConfig(f"options.{name} is {value!r}.", fix=f"It must be at least {lowest}.")
 
 
 def require_share(**options: float) -> None:
-    """Refuse options outside [0, 1).
+    """Check that options are in [0, 1).
 
     Raises:
-        InvalidConfig: an option is out of range; names it and its value.
+        InvalidConfig: an option is out of range; the message has its name and value.
     """
     for name, value in options.items():
         if not 0 <= value < 1:
@@ -35,10 +35,10 @@ def require_share(**options: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The live objects of a run, made from a recipe's options after seeding."""
+    """The objects of a run, created from a recipe's options after seeding."""
 
     model: nn.Module
-    """New, with parameters; the run moves it to its device."""
+    """A new model; the run moves it to its device."""
     objective: Any
     """A `torch.nn` loss, or a function ``(model, batch) -> mean | (sum, count) | Loss | list[Loss]``."""
     train: Any
@@ -48,11 +48,11 @@ class Parts:
     test: Any = None
     """Test data, a map-style dataset, evaluated once at the end."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Name -> metric factory, evaluated on val and test in addition to the loss."""
+    """Name -> factory of a metric to compute on val and test in addition to the loss."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Samples -> batch; None = torch's default collate."""
+    """Function of samples that returns a batch; None = torch's default collate."""
     sampler: Literal["random", "sequential", "weighted"] = "random"
-    """Training order; weighted draws all classes equally often, using `labels`."""
+    """Order of the training samples; weighted draws all classes equally often, using `labels`."""
     labels: Any = None
     """One class index per training sample, for the weighted sampler."""
     class_names: tuple[str, ...] = ()
@@ -63,17 +63,17 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A whole run: settings that can be overridden, and how to make the rest from them."""
+    """The description of a run: settings that can be overridden, and a function that creates objects from them."""
 
     name: str
-    """The word on the command line."""
+    """Name of the recipe on the command line."""
     summary: str
     """One line for `trueloop recipes`."""
     train: TrainConfig
-    """The settings of the loop."""
+    """Settings of the loop."""
     options: Any
-    """A frozen dataclass of the recipe's own settings (model width, dropout, split)."""
+    """A frozen dataclass with the recipe's own settings (model width, dropout, split)."""
     assemble: Callable[[Any], Parts]
-    """Options -> live objects; called once, after the generators are seeded."""
+    """Function of the options that creates the objects; called once, after the generators are seeded."""
     command: tuple[str, ...] = field(default=(), compare=False)
-    """Command line that runs it again, recorded in the journal; empty from Python."""
+    """Command line that repeats the run, for the journal; empty if the run was started from Python."""

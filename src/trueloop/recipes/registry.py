@@ -1,7 +1,7 @@
-"""Finds recipes: the built-in ones by walking this package, a user's own by its path.
+"""Finds recipes: built-in ones in this package, a user's recipe by its path.
 
-A module of this package is a recipe when it defines ``build() -> Recipe``; there is no list to edit. Listing reads
-the source only, so that it is instant and needs no torch.
+A module of this package is a recipe if it defines ``build() -> Recipe``; there is no list to edit. Listing only reads
+the source code, so that it is fast and does not need torch.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Entry of `trueloop recipes`, read from the docstring of the module."""
+    """Entry of `trueloop recipes`, read from the docstring of the recipe's module."""
 
     name: str
     summary: str
     """First line of the docstring."""
     model: str
-    """Text after "Model:"."""
+    """Text after "Model:" in the docstring."""
     data: str
-    """Text after "Data:"."""
+    """Text after "Data:" in the docstring."""
     time: str
-    """Text after "Time:"."""
+    """Text after "Time:" in the docstring."""
 
 
 def listings() -> list[Listing]:
-    """Return the built-in recipes by name, without importing them."""
-    found: list[Listing] = []
+    """Return the built-in recipes, sorted by name, without importing them."""
+    entries: list[Listing] = []
     for module in pkgutil.iter_modules(recipes.__path__):
         tree = ast.parse((Path(recipes.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "build" for node in tree.body):
-            found.append(_listing(module.name, ast.get_docstring(tree) or ""))
-    return sorted(found, key=lambda listing: listing.name)
+            entries.append(_listing(module.name, ast.get_docstring(tree) or ""))
+    return sorted(entries, key=lambda listing: listing.name)
 
 
 def _listing(name: str, doc: str) -> Listing:
@@ -65,11 +65,11 @@ def load(spec: str) -> Recipe:
     """Return the recipe that ``spec`` names.
 
     Args:
-        spec: a built-in name, or ``path/to/recipe.py:build`` (``build`` may be left out): a function without
-            arguments that returns a `Recipe`.
+        spec: name of a built-in recipe, or ``path/to/recipe.py:build`` (``:build`` may be omitted) with a function
+            without arguments that returns a `Recipe`.
 
     Raises:
-        InvalidConfig: no such recipe, file or function, or the function returned something else.
+        InvalidConfig: there is no such recipe, file or function, or the function did not return a `Recipe`.
         MissingExtra: torch is not installed.
 
     Cost: imports torch, and runs the user's file.
@@ -78,13 +78,13 @@ def load(spec: str) -> Recipe:
 
 
 def build_from_spec(spec: str) -> Any:
-    """Call the function that ``spec`` names and return its result; a `Recipe` for a built-in name.
+    """Call the function that ``spec`` names and return its result; for a built-in name, that is a `Recipe`.
 
     Args:
         spec: see `load`.
 
     Raises:
-        InvalidConfig: no such recipe, file or function.
+        InvalidConfig: there is no such recipe, file or function.
         MissingExtra: torch is not installed.
     """
     if importlib.util.find_spec("torch") is None:
@@ -106,9 +106,9 @@ def build_from_spec(spec: str) -> Any:
     except TypeError as error:
         raise InvalidConfig(
             f"{path}:{function} cannot be called without arguments: {error}.",
-            fix="Name a function without parameters, or with a default for each.",
+            fix="Give a function without parameters, or with a default for each.",
         ) from None
-    except ValueError:  # a callable without a signature
+    except ValueError:  # raised for a callable without a signature
         pass
     return build()
 
@@ -119,13 +119,13 @@ def _build_builtin(name: str) -> Recipe:
         close = difflib.get_close_matches(name, names, n=1)
         raise InvalidConfig(
             f"There is no recipe {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
-            fix=f"Built in are {', '.join(names)}; your own are named path/to/recipe.py:build.",
+            fix=f"The built-in recipes are {', '.join(names)}; for your own, give path/to/recipe.py:build.",
         )
     return importlib.import_module(f"{recipes.__name__}.{name}").build()
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as ``python path`` would: its folder comes first on ``sys.path``, so its imports work."""
+    """Import a file with its folder first on ``sys.path``, so that its imports work as with ``python path``."""
     if not is_file(path):
         raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Give the path of a Python file.")
     if not os.access(path, os.R_OK):
@@ -138,7 +138,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and loader workers look their module up by name
+    sys.modules[name] = module  # dataclasses and loader workers look up their module by name
     spec.loader.exec_module(module)
     return module
 

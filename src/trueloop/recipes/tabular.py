@@ -4,9 +4,9 @@ Model: MLP, 2,114 parameters
 Data: scikit-learn breast cancer, 569 × 30; or diabetes, 442 × 10 (--options.data diabetes)
 Time: seconds on a CPU, test accuracy about 0.96
 
-Means and standard deviations come from the training split only: taken over all rows they would leak the held-out
-rows into training, and every number would look a little better than it is. They are buffers of the model, so that the
-saved weights take raw features and give raw predictions.
+Means and standard deviations are computed from the training split only: computed from all rows they would leak held-out
+rows into training, and every metric would look a little too good. They are buffers of the model, so that the model with
+its saved weights takes raw features and returns raw predictions.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N rows, F features
 
@@ -30,11 +30,11 @@ class TabularOptions:
     """The table, the network and the split."""
 
     data: Literal["breast_cancer", "diabetes"] = "breast_cancer"
-    """Classification, or regression of the disease's progression after a year (25 to 346)."""
+    """Table: "breast_cancer" is classified; for "diabetes", the progression after a year (25 to 346) is predicted."""
     width: int = 32
-    """Units of each of the two hidden layers."""
+    """Number of units in each of the two hidden layers."""
     dropout: float = 0.1
-    """Share of units dropped after each hidden layer."""
+    """Dropout probability after each hidden layer."""
     split_seed: int = 0
     """Seed of the split into training and held-out rows."""
 
@@ -45,7 +45,7 @@ class TabularOptions:
 
 
 class Rescale(nn.Module):
-    """``x * scale + shift`` with numbers taken from data, saved with the weights and never trained."""
+    """Computes ``x * scale + shift`` with numbers from the data, which are saved with the weights but not trained."""
 
     scale: Tensor
     shift: Tensor
@@ -78,12 +78,12 @@ def build() -> Recipe:
 
 
 def assemble(options: TabularOptions) -> Parts:
-    """Return the network, its loss and the three splits of (features [F], target)."""
+    """Return the network, its loss, and the training, validation and test splits of (features [F], target)."""
     features_NF, target_N, names = load_table(options.data)
     train, val, test = split(target_N, seed=options.split_seed, stratify=bool(names))
     table = TensorData(features_NF, target_N)
     splits: dict[str, Any] = {"train": table.subset(train), "val": table.subset(val), "test": table.subset(test)}
-    splits["reading"] = Reading(kind="table", columns=columns(options.data), words="Raw numbers, in the table's units.")
+    splits["reading"] = Reading(kind="table", columns=columns(options.data), words="Raw numbers in the table's units.")
     hidden = network(features_NF[train], options, outputs=len(names) or 1)
     if names:
         metrics = {"accuracy": Accuracy, "confusion": lambda: Confusion(len(names))}
@@ -94,12 +94,12 @@ def assemble(options: TabularOptions) -> Parts:
 
 
 def network(features_NF: Tensor, options: TabularOptions, *, outputs: int) -> nn.Sequential:
-    """Return a network from raw features [N, F] to [N, outputs].
+    """Return a network that maps raw features [N, F] to [N, outputs].
 
     Args:
-        features_NF: the training rows, with whose mean and deviation the first layer normalises.
+        features_NF: the training rows; the first layer normalises with their mean and standard deviation.
         options: width and dropout.
-        outputs: number of classes, or 1.
+        outputs: number of classes; 1 for regression.
     """
     std_F, mean_F = torch.std_mean(features_NF, dim=0)
     width = options.width
@@ -112,7 +112,7 @@ def network(features_NF: Tensor, options: TabularOptions, *, outputs: int) -> nn
 
 
 class SquaredError:
-    """Squared error in units of the training targets' variance: 1 is no better than predicting their mean.
+    """Squared error divided by the variance of the training targets: predicting their mean has a loss of 1.
 
     Args:
         std: standard deviation of the training targets, 0-d.
@@ -122,7 +122,7 @@ class SquaredError:
         self._variance = float(std) ** 2
 
     def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
-        """Return the sum over the rows, and their number."""
+        """Return the sum over the rows, and the number of rows."""
         features_NF, target_N = batch
         output_N = model(features_NF)
         total = (output_N - target_N).square().sum() / self._variance
@@ -143,7 +143,7 @@ def load_table(name: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
         table: Any = datasets.load_breast_cancer()
         target_N, names = torch.tensor(table.target), tuple(map(str, table.target_names))
     else:
-        table = datasets.load_diabetes(scaled=False)  # the scaled form is centred over all rows: a leak
+        table = datasets.load_diabetes(scaled=False)  # scaled=True normalises with all rows, which leaks held-out ones
         target_N, names = torch.tensor(table.target, dtype=torch.float32), ()
     return torch.tensor(table.data, dtype=torch.float32), target_N, names
 
@@ -163,13 +163,13 @@ def split(target_N: Tensor, *, seed: int, stratify: bool) -> tuple[Tensor, Tenso
     Args:
         target_N: target of every row.
         seed: seed of the split.
-        stratify: keep each class in proportion; the targets are then class indices.
+        stratify: whether each split has the same proportions of classes; the targets are then class indices.
     """
     from sklearn.model_selection import train_test_split
 
     target = target_N.numpy()
     rows = range(len(target))
     rest, test = train_test_split(rows, test_size=0.2, stratify=target if stratify else None, random_state=seed)
-    kept = target[rest] if stratify else None
-    train, val = train_test_split(rest, test_size=0.125, stratify=kept, random_state=seed)
+    classes = target[rest] if stratify else None
+    train, val = train_test_split(rest, test_size=0.125, stratify=classes, random_state=seed)
     return torch.tensor(train), torch.tensor(val), torch.tensor(test)

@@ -1,12 +1,12 @@
-"""Bytes of text: a small decoder-only transformer on Python's own language reference.
+"""Bytes of text: a small decoder-only transformer on Python's language reference.
 
 Model: transformer, 2 blocks, 124,160 parameters
 Data: the standard library's pydoc topics, about 460 kB in 78 documents
-Time: one to two minutes on a CPU, about 2.0 bits per byte held out
+Time: one to two minutes on a CPU, about 2.0 bits per byte on held-out documents
 
-Documents are cut into pieces of at most ``length`` bytes and padded to the longest of their batch. Padding is masked
-out of the loss, whose count is the number of real bytes: a batch of short pieces has a proportionally small weight.
-Whole documents are held out, never pieces of a training document.
+Documents are cut into pieces of at most ``length`` bytes and padded to the longest of their batch. The loss ignores
+padding, and its count is the number of real bytes: a batch of short pieces has a proportionally small weight. Only
+whole documents are held out, never pieces of a training document.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: B pieces, T bytes, D features, V byte values
 
@@ -27,7 +27,7 @@ from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.objective import Loss
 
 BYTES = 256
-IGNORED = -100  # torch's own default for targets that do not count
+IGNORED = -100  # torch's default for targets to ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class TextOptions:
     length: int = 128
     """Longest piece in bytes: the context length."""
     width: int = 64
-    """Features per position."""
+    """Number of features per position."""
     blocks: int = 2
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: int = 4
-    """Attention heads; a divisor of the width."""
+    """Number of attention heads; a divisor of the width."""
     dropout: float = 0.0
-    """Dropout of each residual branch."""
+    """Dropout probability of each residual branch."""
     split_seed: int = 0
     """Seed of the split into training and held-out documents."""
 
@@ -54,7 +54,7 @@ class TextOptions:
         if self.width % self.heads:
             raise InvalidConfig(
                 f"options.width is {self.width} and options.heads is {self.heads}.",
-                fix="Choose a width that the heads divide: each head takes width / heads features.",
+                fix="Choose a width that is a multiple of heads: each head has width / heads features.",
             )
 
 
@@ -62,7 +62,7 @@ def build() -> Recipe:
     """Return the recipe."""
     return Recipe(
         name="text",
-        summary="Bytes of text: a small decoder-only transformer on Python's own language reference.",
+        summary="Bytes of text: a small decoder-only transformer on Python's language reference.",
         train=TrainConfig(
             epochs=6,
             effective_batch=16,
@@ -76,7 +76,7 @@ def build() -> Recipe:
 
 
 def assemble(options: TextOptions) -> Parts:
-    """Return the transformer, its loss per byte and the three splits of pieces."""
+    """Return the transformer, its loss per byte, and the training, validation and test pieces."""
     train, val, test = (Pieces(part, options.length) for part in split(documents(), seed=options.split_seed))
     return Parts(
         model=Transformer(options),
@@ -86,12 +86,12 @@ def assemble(options: TextOptions) -> Parts:
         test=test,
         metrics={"bits_per_byte": BitsPerByte},
         collate=pad_sequences,
-        reading=Reading(kind="text", length=options.length, words="The bytes of UTF-8, one number from 0 to 255 each."),
+        reading=Reading(kind="text", length=options.length, words="The bytes of UTF-8 text, numbers from 0 to 255."),
     )
 
 
 def documents() -> list[bytes]:
-    """Return the topics as bytes, in a fixed order, each text once."""
+    """Return the topics as bytes, in a fixed order, without duplicates."""
     from pydoc_data.topics import topics
 
     return sorted({text.encode() for text in topics.values()})
@@ -101,7 +101,7 @@ def split(texts: Sequence[bytes], *, seed: int) -> tuple[list[bytes], list[bytes
     """Return training (80 %), validation and test (10 % each) documents.
 
     Args:
-        texts: two or more are needed per held-out part to leave something to train on.
+        texts: the documents, three or more.
         seed: seed of the split.
     """
     shuffled = list(texts)
@@ -111,9 +111,9 @@ def split(texts: Sequence[bytes], *, seed: int) -> tuple[list[bytes], list[bytes
 
 
 class Pieces(Dataset[Tensor]):
-    """Documents cut into pieces of at most ``length`` + 1 bytes: inputs, and targets shifted by one.
+    """Documents cut into pieces of at most ``length`` + 1 bytes, for inputs and for targets shifted by one.
 
-    Neighbouring pieces share one byte, so that every byte but a document's first is predicted once.
+    Neighbouring pieces share one byte, so that every byte except a document's first is predicted once.
 
     Args:
         texts: whole documents.
@@ -132,11 +132,11 @@ class Pieces(Dataset[Tensor]):
 
 
 def next_byte_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
-    """Return the cross-entropy summed over real bytes, in nats, and how many there are.
+    """Return the cross-entropy summed over real bytes, in nats, and their number.
 
     Args:
-        model: bytes [B, T] to logits [B, T, V].
-        batch: padded pieces [B, T + 1], and a mask of the same shape that is true where a byte is real.
+        model: model that maps bytes [B, T] to logits [B, T, V].
+        batch: padded pieces [B, T + 1], and a mask of the same shape that is True for real bytes.
     """
     bytes_BT, mask_BT = batch
     targets_BT = bytes_BT[:, 1:].masked_fill(~mask_BT[:, 1:], IGNORED)
@@ -146,26 +146,26 @@ def next_byte_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
 
 
 class BitsPerByte:
-    """Cross-entropy per real byte in bits: a uniform guess gets 8, gzip -9 needs 2.6 on the validation documents."""
+    """Cross-entropy per real byte in bits: 8 for a uniform guess; gzip -9 needs 2.6 for the validation documents."""
 
     def __init__(self) -> None:
         self._nats: Tensor | float = 0.0
         self._count: Tensor | int = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Add one batch of logits [B, V, T] and targets [B, T]; no host synchronisation."""
+        """Add one batch of logits [B, V, T] and targets [B, T], without waiting for the GPU."""
         self._nats = self._nats + F.cross_entropy(output, target, ignore_index=IGNORED, reduction="sum").double()
         self._count = self._count + (target != IGNORED).sum()
 
     def compute(self) -> float:
-        """Return bits per byte; nan before the first update."""
+        """Return the bits per byte; nan before the first update."""
         return float(self._nats / self._count / torch.log(torch.tensor(2.0))) if self._count else float("nan")
 
 
 class Block(nn.Module):
-    """Causal self-attention, then a feed-forward network, each with a residual connection.
+    """Causal self-attention, then a feed-forward network, each with a LayerNorm before it and a residual connection.
 
-    Source: Radford et al., 2019 (GPT-2), normalisation before each part.
+    Source: Radford et al., 2019 (GPT-2).
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -179,7 +179,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return [B, T, D]; position t sees positions up to t only, so padding at the end has no influence."""
+        """Return [B, T, D]; position t only depends on positions up to t, so padding at the end has no influence."""
         x_BTD = x_BTD + self.dropout(self._attend(self.attention_norm(x_BTD)))
         return x_BTD + self.dropout(self.feed(self.feed_norm(x_BTD)))
 
@@ -192,7 +192,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Bytes [B, T] to logits [B, T, V] of the byte that follows each; input and output share one embedding."""
+    """Maps bytes [B, T] to logits [B, T, V] of the next byte; input and output share one embedding."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)  # as GPT-2
+                nn.init.normal_(module.weight, std=0.02)  # as in GPT-2
 
     def forward(self, bytes_BT: Tensor) -> Tensor:
         """Return logits [B, T, V]."""

@@ -1,1 +1,1 @@
-"""The production loop: one window, one update, correct by construction."""
+"""The training loop: each window of micro-batches is one update."""

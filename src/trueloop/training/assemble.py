@@ -1,4 +1,4 @@
-"""Assemble a run in the one correct order: freeze, move, then build the optimizer over the trainable parameters."""
+"""Assemble a run in the only correct order: freeze and move the model, then build the optimizer over its parameters."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def assemble(
     """Build every part that the loop uses.
 
     Args:
-        model: moved to ``device`` and frozen in place.
-        objective: as for `as_objective`.
+        model: the model; it is moved to ``device`` and frozen in place.
+        objective: an argument for `as_objective`.
         config: validated settings.
-        device: where it runs.
-        updates_per_epoch: the horizon of the schedule; None for a stream.
+        device: device on which the run trains.
+        updates_per_epoch: number of updates per epoch, for the schedule; None if unknown.
         components: the user's own optimizer, scheduler or counts.
-        processes: that share the run; all of them assemble it.
+        processes: processes that share the run; each of them has to call this function.
 
     Raises:
-        InvalidConfig, InvalidModel: parts that do not fit together; the message names them.
+        InvalidConfig, InvalidModel: parts do not fit together; the message names them.
     """
     components = components or UserComponents()
     _prepare_model(model, config, device, processes)
@@ -100,8 +100,8 @@ def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device, 
     if config.channels_last:
         if config.parallel.engine == "fsdp" and processes.size > 1:
             raise InvalidConfig(
-                "channels_last is on, and the parameters are to be sharded (parallel.engine = fsdp).",
-                why="FSDP takes parameters in row-major order only.",
+                "channels_last is on, but the parameters will be sharded (parallel.engine = fsdp).",
+                why="FSDP only takes parameters in row-major order.",
                 fix="Set channels_last = false, or parallel.engine = ddp.",
             )
         use_channels_last(model)
@@ -109,7 +109,7 @@ def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device, 
     if config.parallel.sync_batchnorm:
         convert_sync_batchnorm(model, device, processes)
     if not model.training:
-        model.train()  # an evaluation may have left it in eval mode; a part frozen in eval mode stays so otherwise
+        model.train()  # an evaluation may have left it in eval mode; a model in train mode may have submodules in eval
 
 
 def _build_parallel(
@@ -148,9 +148,9 @@ def _compiled_step(
     model, objective, optimizer = parts
     unsupported = (
         (config.precision == "fp16", "fp16 needs a loss scale."),
-        (config.recompute, "recompute decides in every pass again which activations are kept."),
-        (components.counts is not None, "its counts are declared beforehand."),
-        (processes.size > 1, f"{processes.size} processes share it."),
+        (config.recompute, "recompute decides in every pass which activations to store."),
+        (components.counts is not None, "the counts of the objective are declared beforehand."),
+        (processes.size > 1, f"{processes.size} processes share the update."),
     )
     spec = StepSpec(
         model=model,
@@ -159,16 +159,16 @@ def _compiled_step(
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return CompiledStep(spec, optimizer, next((why for applies, why in unsupported if applies), None))
+    return CompiledStep(spec, optimizer, next((reason for applies, reason in unsupported if applies), None))
 
 
 class UserComponents:
     """Components that the user passes instead of settings.
 
     Args:
-        optimizer: function of the trainable parameters.
-        scheduler: function of the optimizer; stepped once per update.
-        counts: function of a batch, see `window.Counts`.
+        optimizer: function of the trainable parameters that returns an optimizer.
+        scheduler: function of the optimizer that returns a scheduler; it is stepped once per update.
+        counts: function of a batch that returns the terms' counts, see `window.Counts`.
     """
 
     def __init__(
@@ -183,15 +183,15 @@ class UserComponents:
 
 
 def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
-    """Refuse a loss with its own parameters, which would be neither trained nor cleared nor saved."""
+    """Raise if the loss has its own parameters, which would be neither trained nor saved."""
     if not isinstance(objective, nn.Module):
         return
-    held = {id(parameter) for parameter in model.parameters()}
-    loose = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in held]
-    if loose:
+    in_model = {id(parameter) for parameter in model.parameters()}
+    own = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in in_model]
+    if own:
         raise InvalidModel(
-            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(loose[:5])}.",
-            why="The optimizer holds the model's parameters only, so these would never be trained or saved.",
+            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(own[:5])}.",
+            why="The optimizer has only the model's parameters, so these would never be trained or saved.",
             fix="Make the loss a submodule of the model, and give a function (model, batch) that uses it there.",
         )
 

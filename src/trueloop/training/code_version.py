@@ -1,4 +1,4 @@
-"""Fingerprint the user's own source files, so that a resumed run can tell whether its code has changed."""
+"""Fingerprint the user's source files, so that a resumed run can detect that its code has changed."""
 
 import ast
 import hashlib
@@ -21,11 +21,11 @@ def fingerprint_sources(objects: Iterable[object]) -> dict[str, str]:
     """Fingerprint the files that define these objects, and the user's files that they import.
 
     Args:
-        objects: models, functions, classes, other objects; None is skipped. A module counts with all its submodules.
+        objects: models (with all submodules), functions, classes and other objects; None is skipped.
 
     Returns:
-        File name -> fingerprint, sorted. Installed packages, the standard library and trueloop itself are left out, as
-        their versions are recorded; so is code without a file, such as a notebook cell.
+        File name -> fingerprint, sorted. Installed packages, the standard library and trueloop are left out, because
+        their versions are recorded. Code without a file, such as a notebook cell, is left out, too.
 
     Cost: reads and parses each file once, about a millisecond each.
     """
@@ -38,18 +38,18 @@ def fingerprint_sources(objects: Iterable[object]) -> dict[str, str]:
             continue
         files.add(path)
         modules += [other for value in list(vars(module).values()) for other in _defining_modules(value)]
-    named: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for path in sorted(files):
-        named.setdefault(path.name, []).append(fingerprint(path.read_bytes()))
-    # Equal names in two folders are numbered, so that moving a whole project changes nothing.
-    return {f"{name}#{i}" if i else name: word for name, words in sorted(named.items()) for i, word in enumerate(words)}
+        by_name.setdefault(path.name, []).append(fingerprint(path.read_bytes()))
+    # Files of the same name are numbered instead of named by folder, so that a project can be moved.
+    return {f"{name}#{i}" if i else name: each for name, all_ in sorted(by_name.items()) for i, each in enumerate(all_)}
 
 
 def fingerprint(source: bytes) -> str:
     """Hash a file's bytes and its syntax: "bytes/syntax".
 
-    Two files are equivalent where either half matches: the bytes under another Python, whose syntax trees differ; the
-    syntax after an edit of comments, docstrings or layout only.
+    Two files are equivalent if either half matches: the bytes match even if another Python has other syntax trees; the
+    syntax matches after changes to comments, docstrings or layout.
     """
     try:
         tree = ast.parse(source)
@@ -68,7 +68,7 @@ def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Async
 
 
 def _modules_of(value: object) -> Iterator[ModuleType]:
-    """Yield the modules that define a value: its class and base classes, its submodules, what a partial wraps."""
+    """Yield the modules that define a value, its class and base classes, its submodules, and what a partial wraps."""
     if isinstance(value, partial):
         wrapped = cast("partial[Any]", value)
         yield from (module for part in (wrapped.func, *wrapped.args) for module in _modules_of(part))

@@ -1,7 +1,7 @@
 """Run the training loop with evaluation, checkpoints, early stopping, interruption and resuming.
 
-The loop knows updates; this module knows epochs, checkpoints and reporters. Saving and stopping happen at update
-boundaries only, so that a saved state is always the state between two updates.
+`loop` performs updates; this module adds epochs, checkpoints and reporters. A run saves and stops only between two
+updates, so that a checkpoint never holds half an update.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,19 +49,19 @@ from trueloop.training.profiling.layer_norms import LayerNorms
 from trueloop.training.result import FitResult
 from trueloop.training.update_buffer import UpdateBuffer
 
-REPORT_EVERY: Final = 8  # updates; several processes explain skipped ones at the same time
+REPORT_EVERY: Final = 8  # updates; with several processes, all explain skipped updates after the same update
 
 
 class Fit:
-    """One run, from its first update or from a checkpoint, to its end.
+    """Train one run to its end, starting at its first update or at a checkpoint.
 
     Args:
-        parts: the assembled run.
+        parts: model, optimizer and the other objects of the run, from `assemble`.
         config: the settings.
         source: training data.
         held_out: split name ("val") -> batches to evaluate on after epochs; iterated once per evaluation.
-        metrics: computed on every split, in addition to the loss.
-        checkpoints: where the state is saved; None = nowhere, and on every process but the first.
+        metrics: metrics to compute on every split, in addition to the loss.
+        checkpoints: folder for the run's checkpoints; None = save none. Always None on processes other than the first.
         reporters: receive every event.
     """
 
@@ -107,11 +107,11 @@ class Fit:
         """Train to the end, or until asked to stop.
 
         Args:
-            name: of the run, for display.
+            name: name of the run, for display.
             facts: JSON-ready description, see `RunStarted`.
 
         Raises:
-            TrueloopError: the run's last complete checkpoint stays on disk.
+            TrueloopError: training failed; the run's last complete checkpoint stays on disk.
         """
         single = isinstance(self.parts.objective, (TorchLoss, Criterion))  # a function may return terms of any name
         self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single else None)
@@ -127,7 +127,7 @@ class Fit:
             try:
                 reason = self._train_epochs(interrupt)
                 self._finish_saving()
-            except BaseException as error:  # inside, so that torchrun's SIGTERM to the survivors does not interrupt it
+            except BaseException as error:  # within Interrupt, so that SIGTERM from torchrun does not stop the saving
                 lost = as_process_lost(error, self._processes)
                 self._close_after_error(lost or error)
                 if lost:
@@ -138,8 +138,8 @@ class Fit:
         return self._result(reason, start)
 
     def _close_after_error(self, error: BaseException) -> None:
-        """Save and report what still can be; an error on the way is added as a note to the first one."""
-        self._together = SINGLE_PROCESS  # the other processes are not at this point
+        """Finish saving and reporting as far as possible; an error in doing so is added to the first one as a note."""
+        self._together = SINGLE_PROCESS  # the other processes do not execute this code
         steps: list[Callable[[], None]] = [
             self._finish_saving,
             self._report_updates,
@@ -155,7 +155,7 @@ class Fit:
 
     def _train_epochs(self, interrupt: Interrupt) -> str:
         position = self.position
-        if self.state.monitor.exhausted:  # an earlier process stopped early: the same command stays stopped
+        if self.state.monitor.exhausted:  # the run has stopped early before; the same command does not continue it
             return "early_stop"
         while position.epoch < self._config.epochs:
             if self._processes.any_rank_stops(interrupt.requested is not None) or not self._train_epoch(interrupt):
@@ -171,7 +171,7 @@ class Fit:
         return "finished"
 
     def _save_and_stop(self, interrupt: Interrupt) -> str:
-        """Save between two updates and report what stopped the run."""
+        """Save the state between two updates and report what stopped the run."""
         self._save()
         self._finish_saving()
         requests = self._processes.all_gather_object((interrupt.requested, interrupt.signal))
@@ -181,7 +181,7 @@ class Fit:
         return reason
 
     def _train_epoch(self, interrupt: Interrupt) -> bool:
-        """Train one epoch, or the rest of it; return False when asked to stop."""
+        """Train one epoch, or the rest of it; return False if the run was asked to stop."""
         position, every = self.position, self._config.checkpoint.every_updates
         batches = self.state.order.open(position.epoch, position.update_in_epoch)
         for result in train_epoch(self.parts, batches, update=position.update):
@@ -197,14 +197,14 @@ class Fit:
         return True
 
     def _should_stop(self, interrupt: Interrupt) -> bool:
-        """Return whether to stop; several processes stop after the same update, in which all know of the request."""
+        """Return whether to stop. Several processes stop after the same update: the first after which all know it."""
         if self._processes.size == 1:
             return interrupt.requested is not None
         self._processes.stop_requested = interrupt.requested is not None
         return self._processes.stop_agreed
 
     def _report_updates(self) -> None:
-        """Report the buffered updates, and explain every skipped one."""
+        """Report the buffered updates, and explain every skipped update."""
         entries = self._update_buffer.drain()
         if entries and self._reporters:
             rows = [entry.row for entry in entries]
@@ -225,7 +225,7 @@ class Fit:
                 self.parts.guard.raise_if_too_many(entry.row.update, skip.culprit)
 
     def _evaluate_if_due(self) -> MonitorDecision:
-        """Evaluate every split after this epoch, if due; return whether it is the best so far, and whether to stop."""
+        """Evaluate every split if due after this epoch; decide whether the model is the best yet and if to stop."""
         last = self.position.epoch == self._config.epochs
         if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
             return MonitorDecision(best=False, stop=False)
@@ -243,7 +243,7 @@ class Fit:
         return decision
 
     def evaluate(self, batches: Iterable[Any]) -> Evaluation:
-        """Evaluate the weights that would be shipped: averaged where an average is kept."""
+        """Evaluate the weights that would be shipped: the averaged ones if the run averages weights."""
         average = self.parts.average
         with average.applied() if average else nullcontext():
             return self._evaluate_current(batches)
@@ -276,14 +276,14 @@ class Fit:
         )
 
     def _save(self) -> None:
-        """Save the full state, unless this position is saved already."""
+        """Save the full state, unless it was already saved at this position."""
         self._report_updates()
         position = self.position
         here = (position.epoch, position.update)
         if not self._saving or self._saved_at == here:
             return
         self.parts.parallel.sync_buffers()
-        measured = position.metrics if position.measured_at == position.update else {}  # of exactly these weights
+        measured = position.metrics if position.measured_at == position.update else {}  # only metrics of these weights
         state, sharded = extract_shards(self.state.state_dict())
         description = {"update": position.update, "epoch": position.epoch, "metrics": measured}
         save = partial(self._saver.save, state, **description) if self._saver else None
@@ -292,12 +292,12 @@ class Fit:
         self._report_saves()
 
     def _report_saves(self) -> None:
-        """Report the checkpoints that have become complete."""
+        """Report the checkpoints that were completed since the last call."""
         for event in self._saver.drain_events() if self._saver else ():
             self.report(event)
 
     def _finish_saving(self) -> None:
-        """Wait until every checkpoint is complete on disk."""
+        """Wait until every checkpoint is complete on disk, and report them."""
         try:
             if self._saver:
                 self._saver.close()
@@ -305,11 +305,11 @@ class Fit:
             self._report_saves()
 
     def resume(self, identity: Identity | None = None, *, allow_change: bool = False) -> None:
-        """Continue from the newest complete checkpoint, where there is one.
+        """Continue from the newest complete checkpoint, if there is one.
 
         Args:
-            identity: of this run, from `identify`; saved with every checkpoint from now on.
-            allow_change: continue also if the checkpoint belongs to another run.
+            identity: identity of this run, from `identify`; saved with every checkpoint from now on.
+            allow_change: also continue if the checkpoint belongs to another run.
 
         Raises:
             InvalidConfig: ``epochs`` is less than the epochs done.
@@ -327,34 +327,34 @@ class Fit:
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
-        """Return the weights to ship: of the best checkpoint where requested and present, else the last."""
-        chosen = load_on_all_ranks(self._best_state(), self.parts.parallel)
-        if chosen is not None:
-            self.state.load_weights(chosen)
+        """Return the weights to ship: those of the best checkpoint if requested and present, else the current ones."""
+        best_state = load_on_all_ranks(self._best_state(), self.parts.parallel)
+        if best_state is not None:
+            self.state.load_weights(best_state)
         return self.state.shipped_weights()
 
     def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
-        """Load the best checkpoint, where it is to be shipped and differs from the current model."""
-        found: tuple[Checkpoint, Mapping[str, Any]] | None = None
-        shipped: int | None = self.position.update  # None: the missing checkpoint has been reported
+        """Load the best checkpoint if it should be shipped and is not the current model; else return None."""
+        best_state: tuple[Checkpoint, Mapping[str, Any]] | None = None
+        shipped: int | None = self.position.update  # None: a damaged checkpoint has been reported
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
             if best is None or best.update == self.position.update:
                 break
             try:
                 loaded = self._checkpoints.load(best)
-                found = best, {"model": loaded["model"], "average": loaded["average"]}
+                best_state = best, {"model": loaded["model"], "average": loaded["average"]}
                 shipped = best.update if shipped is not None else None
                 break
-            except CheckpointError as damaged:  # reported and skipped from now on; the next best is used
+            except CheckpointError as damaged:  # best() skips it from now on and returns the next best one
                 self._note("checkpoint_passed_over", str(damaged))
                 shipped = None
         if shipped is not None:
             self._note_missing_best(shipped)
-        return found
+        return best_state
 
     def _note_missing_best(self, shipped: int) -> None:
-        """Report that the best checkpoint should be shipped but is missing."""
+        """If the best checkpoint should be shipped but is missing, report it."""
         best = self.state.monitor.best_update
         if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
             where = self._checkpoints.path_of(best)
@@ -367,11 +367,11 @@ class Fit:
         return {f"test/{name}": value for name, value in result.metrics.items()}
 
     def best(self) -> Checkpoint | None:
-        """Return the complete checkpoint with the best monitored value, where one was saved."""
+        """Return the complete checkpoint with the best monitored value; None if there is none."""
         return self._checkpoints.best() if self._checkpoints else None
 
     def end(self, reason: str) -> None:
-        """Report that the run has ended and everything is on disk."""
+        """Report that the run has ended; everything has to be on disk by then."""
         self.report(self._run_ended(reason))
 
     def report(self, event: RunEvent) -> None:

@@ -1,4 +1,4 @@
-"""Stop a run on a signal: the first one finishes the update and saves; the second one exits immediately."""
+"""Stop a run on a signal: after the first one, the update is finished and saved; the second one exits immediately."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Stop = Literal["interrupted", "preempted"]
 
 EXIT_CODES: dict[str, int] = {"interrupted": 130, "preempted": 143}  # 128 + SIGINT, 128 + SIGTERM, as in shells
 
-# Kubernetes, SLURM, systemd and `timeout` send SIGTERM some seconds before SIGKILL. SLURM can warn earlier, by
-# `#SBATCH --signal=USR1@120`.
+# Kubernetes, SLURM, systemd and `timeout` send SIGTERM some seconds before SIGKILL. With `#SBATCH --signal=USR1@120`,
+# SLURM sends SIGUSR1 earlier.
 _PREEMPTION_SIGNALS = ("SIGTERM", "SIGUSR1")
 
-# Torchrun forwards a signal to its processes. Where the sender also signalled every process of the job (systemd, some
-# SLURM setups), each process gets the signal twice within moments; the second one must not count as a second request.
+# Torchrun forwards a signal to its processes. If the sender also signals every process of the job (systemd, some SLURM
+# setups), each process gets the signal twice in a short time; the second one must not count as a second request.
 FORWARDED_WITHIN_S = 2.0
 
 
@@ -27,11 +27,11 @@ DUPLICATE_WITHIN_S = 0.3
 
 
 class Interrupt:
-    """While entered, the first signal only sets `requested`; the second one exits immediately.
+    """A context in which the first signal only sets `requested`, and the second one exits immediately.
 
-    SIGINT (Ctrl-C) is always handled; SIGTERM and SIGUSR1 only where no other handler is installed, such as the user's
-    or a job launcher's. Outside the main thread, where Python delivers no signals, it does nothing. The immediate exit
-    is a KeyboardInterrupt after SIGINT, else a SystemExit with the exit code.
+    SIGINT (Ctrl-C) is always handled; SIGTERM and SIGUSR1 only if no other handler is installed, such as the user's or
+    a job launcher's. In other threads than the main thread, in which Python handles signals, it does nothing. The
+    immediate exit is a KeyboardInterrupt after SIGINT, else a SystemExit with the exit code.
     """
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Interrupt:
         self._previous_handlers.clear()
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        again, now = self.requested is not None, time.monotonic()
+        is_second, now = self.requested is not None, time.monotonic()
         within_s = FORWARDED_WITHIN_S if self._launcher_is_alive() else DUPLICATE_WITHIN_S
-        if again and self._launcher and now - self._requested_at < within_s:
+        if is_second and self._launcher and now - self._requested_at < within_s:
             return
-        if again and number == signal.SIGINT:
+        if is_second and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if again:
+        if is_second:
             raise SystemExit(EXIT_CODES["preempted"])
         self._requested_at = now
         self.requested = "interrupted" if number == signal.SIGINT else "preempted"

@@ -1,7 +1,7 @@
-"""THE training loop. The rest of the training package exists so that this file fits on one screen.
+"""The training loop. The rest of the training package exists so that this file fits on one screen.
 
-Six operations make an update: clear the gradients, forward, loss, backward, step, schedule. The first and the last two
-happen once per window, the others once per micro-batch.
+An update has six operations: clear the gradients, forward, loss, backward, step, schedule. The first and the last two
+run once per window, the others once per micro-batch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Assembly:
     """The parts of an assembled run that the loop uses (see `assemble`)."""
 
     model: nn.Module
-    """The user's module: its parameters are trained, its state is saved."""
+    """The user's module, whose parameters are trained and whose state is saved."""
     forward: nn.Module
-    """The module to call: the model itself, or its compiled version over the same parameters."""
+    """The module to call: the model, or its compiled version with the same parameters."""
     objective: Objective
     parallel: Parallel
     """The processes that share each window, and how their gradients are synchronised."""
@@ -53,12 +53,12 @@ class Assembly:
     average: WeightAverage | None
     device: torch.device
     on_host: bool
-    """True where the device is the CPU, which holds the batches already."""
+    """True if the device is the CPU, on which the batches already are."""
     to_device: DeviceTransfer
-    """Moves a batch to the device."""
+    """Function that moves a batch to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
     compiled_step: CompiledStep | None = None
-    """Runs windows of one micro-batch as one compiled program, where requested; see `compiled`."""
+    """The programs that run windows of one micro-batch if compiling is requested; see `compiled`."""
 
 
 class UpdateResult(NamedTuple):
@@ -67,9 +67,9 @@ class UpdateResult(NamedTuple):
     loss: Tensor | float
     outcome: Outcome
     divisor: Tensor | float
-    """The number of items that the gradient was divided by; 0 where the window counted none."""
+    """Number of items by which the gradient was divided; 0 if the window has none."""
     rates: tuple[float, ...]
-    """Learning rate of each group, as used in this update."""
+    """Learning rate of each parameter group in this update."""
     examples: Tensor | float
     wait_s: float
     total_s: float
@@ -82,7 +82,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
     Args:
         parts: the assembled run.
         batches: the epoch's micro-batches, or the rest of them.
-        update: updates done so far in the whole run; decides the learning rate.
+        update: number of updates done in the run; determines the learning rate.
     """
     data_wait = DataWait()
     started = perf_counter()
@@ -111,7 +111,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
 
 
 def _forward_backward(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
-    """Run operations 1 to 4 of a window; in a function of its own, so that nothing holds the graph if it fails."""
+    """Run operations 1 to 4 of a window, in a function of its own so that no variable holds the graph if it fails."""
     parts.update.zero_grad()  # 1. clear
     window, micro_batches = open_window(micros, parts.counts, parts.parallel.processes)
     for micro in micro_batches:
@@ -126,8 +126,8 @@ def _forward_backward(parts: Assembly, micros: Iterator[MicroBatch], *, first: b
                 parts.scale.begin_window(window.divisor, parts.parallel.processes)
             if micro.closes_window:
                 window.start_all_reduce(parts.parallel)
-            parts.parallel.backward(parts.scale.scale_root(root))  # 4. backward, on a sum: divided once, above
-        del batch, terms, root  # or these logits would be in memory together with those of the next micro-batch
+            parts.parallel.backward(parts.scale.scale_root(root))  # 4. backward on a sum; step 5 divides once
+        del batch, terms, root  # otherwise these logits would stay in memory during the next micro-batch
     return window
 
 
@@ -137,7 +137,7 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
             return parts.parallel(batch)
     except Exception as error:
         model = None if parts.parallel.collective_forward else parts.model
-        lesson = explain_failure(error, parts.objective, model, batch)
-        if lesson is None:
+        explained = explain_failure(error, parts.objective, model, batch)
+        if explained is None:
             raise
-        raise lesson from error
+        raise explained from error

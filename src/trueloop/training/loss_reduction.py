@@ -1,8 +1,8 @@
 """Compute torch.nn losses as a sum and the divisor that reduction="mean" would use.
 
-Accumulated means are wrong as soon as micro-batches average over different numbers of elements; accumulated sums and
-counts are always right. So each loss is computed with reduction="sum" and its divisor is derived from the target,
-exactly as the torch kernels define it (torch/nn/functional.py and aten's LossNLL.cpp).
+If micro-batches average over different numbers of elements, accumulating means is wrong, but accumulating sums and
+counts is right. So each loss is computed with reduction="sum", and its divisor is computed from the target, exactly as
+torch defines it (torch/nn/functional.py and LossNLL.cpp in aten).
 """
 
 import copy
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidData, InvalidModel
 from trueloop.training.optimizers.foreach import is_half
 
-# The mean of these runs over every element of the output.
+# These losses average over all elements of the output.
 _PER_ELEMENT = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
     nn.SoftMarginLoss, nn.HingeEmbeddingLoss, nn.PoissonNLLLoss, nn.KLDivLoss,
 )  # fmt: skip
-# The mean of these runs over the rows (N, C) -> N.
+# These losses average over the rows: (N, C) -> N.
 _PER_ROW = (nn.MultiMarginLoss, nn.MultiLabelMarginLoss, nn.MultiLabelSoftMarginLoss)
-# Class indices, optionally weighted, optionally ignored.
+# These losses average over the targets that are not ignored, with class weights if given.
 _PER_TARGET = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 KNOWN_LOSSES = (*_PER_ELEMENT, *_PER_ROW, *_PER_TARGET)
 
 
 def with_sum_reduction(loss: nn.Module) -> nn.Module:
-    """Return a copy of a torch.nn loss with reduction="sum"; weights are shared.
+    """Return a copy of a torch.nn loss with reduction="sum" and the same weights.
 
     Raises:
         InvalidModel: the loss has reduction="none", which does not define the window's loss.
@@ -37,32 +37,31 @@ def with_sum_reduction(loss: nn.Module) -> nn.Module:
             f"{type(loss).__name__}(reduction='none') does not define how a window of losses becomes one number.",
             fix="Use reduction='mean' or 'sum', or give a function (model, batch) -> (sum, count).",
         )
-    twin = copy.copy(loss)
-    vars(twin)["reduction"] = "sum"
-    return twin
+    clone = copy.copy(loss)
+    vars(clone)["reduction"] = "sum"
+    return clone
 
 
 def mean_divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> Tensor | float | None:
     """Return the divisor with which ``loss`` turns its sum over this micro-batch into its mean.
 
     Args:
-        loss: one of `KNOWN_LOSSES`, as the user made it.
-        loss: one of `KNOWN_LOSSES`, as the user created it.
-        output: what the model returned, any shape the loss takes.
-        target: its target.
+        loss: one of `KNOWN_LOSSES`, with the user's arguments.
+        total: sum of the loss over the micro-batch.
+        output: output of the model, in any shape that the loss takes.
+        target: target, in a shape that fits the output.
 
     Returns:
-        A number where shapes determine it; a 0-d tensor on the target's device where values do; None for
-        reduction="sum", which has no divisor.
+        A number if shapes determine it; a 0-d tensor on the target's device if values do; None for reduction="sum",
+        which has no divisor.
 
-    Cost: no host synchronisation.
+    Cost: does not wait for the GPU.
     """
     if loss.reduction == "sum":
         return None
     if isinstance(loss, _PER_TARGET):
-        # torch's own kernel counts while it sums and keeps the count for its backward: reuse it, unless it was counted
-        # in half precision.
-        node = None if torch.compiler.is_compiling() else total.grad_fn  # a compiled update has none
+        # torch's kernel computes the count and saves it for backward; it is used here unless it is in half precision.
+        node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
         counted = getattr(node, "_saved_total_weight", None)
         return _count_targets(loss, output, target) if counted is None or is_half(counted) else counted
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
@@ -73,32 +72,32 @@ def mean_divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor)
 
 
 def _count_targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
-    if target.is_floating_point():  # class probabilities: the mean runs over positions, whatever the class weights
+    if target.is_floating_point():  # class probabilities: the mean is over positions and ignores class weights
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
     target = target.long()  # as in torch's kernel: in uint8, 156 is an ignore_index of -100
     counted = target != loss.ignore_index
     if loss.weight is None:
         return torch.count_nonzero(counted)
     weight = loss.weight.float() if is_half(loss.weight) else loss.weight
-    if torch.compiler.is_compiling():  # the same without a tensor of data-dependent shape
+    if torch.compiler.is_compiling():  # the same result without a tensor of data-dependent shape
         return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
     return weight[target[counted]].sum()
 
 
 def check_output_and_target(loss: nn.Module, output: object, target: object) -> None:
-    """Raise if the loss would broadcast, misinterpret or reject this output and target.
+    """Check that the loss would not broadcast, misinterpret or reject this output and target.
 
     Raises:
-        InvalidData: shapes or labels that do not fit, with their values.
+        InvalidData: shapes or labels do not fit; the message has their values.
         InvalidModel: the model's output is not a tensor.
 
-    Cost: reads the labels' range on the host; called on the first window and after an error, never per update.
+    Cost: waits for the GPU; called only in the first window and after an error.
     """
     if not isinstance(output, Tensor) or not isinstance(target, Tensor):
         raise InvalidModel(
             f"{type(loss).__name__} needs tensors, but the model returned {type(output).__name__} and the target is "
             f"{type(target).__name__}.",
-            fix="Give a function (model, batch) -> mean | (sum, count) that picks the tensors.",
+            fix="Give a function (model, batch) -> mean | (sum, count) that selects the tensors.",
         )
     if isinstance(loss, _PER_TARGET) and not target.is_floating_point():
         _check_labels(loss, output, target)
@@ -125,16 +124,16 @@ def _check_labels(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target
         )
     if target.dtype not in (torch.int64, torch.uint8):
         raise InvalidData(
-            f"The target holds class indices of dtype {target.dtype}.",
+            f"The target has class indices of dtype {target.dtype}.",
             why=f"{type(loss).__name__} takes class indices as int64.",
-            fix="target.long()",
+            fix="Convert them: target.long().",
         )
     classes, target = output.shape[class_dim], target.long()  # in uint8, 156 is an ignore_index of -100
-    wrong = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
-    if bool(wrong.any()):
-        value = int(target[wrong][0])
+    invalid = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
+    if bool(invalid.any()):
+        value = int(target[invalid][0])
         raise InvalidData(
             f"Label {value} is out of range: the model has {classes} outputs, so labels run from 0 to {classes - 1}.",
-            why=f"{int(wrong.sum())} of {target.numel()} labels in this batch are out of range.",
+            why=f"{int(invalid.sum())} of {target.numel()} labels in this batch are out of range.",
             fix="Renumber the labels, give the model more outputs, or mark them with ignore_index.",
         )

@@ -34,7 +34,7 @@ class Loss:
     """
 
     sum: Tensor
-    """0-d, with its graph: the loss added up over the micro-batch."""
+    """Sum of the loss over the micro-batch, a 0-d tensor with its autograd graph."""
     count: Tensor | float | None
     """Divisor that turns the sum into the mean; None for a loss that is deliberately a sum."""
     weight: float = 1.0
@@ -42,7 +42,7 @@ class Loss:
     name: str = "loss"
     """Name of this term in reports, where there are several."""
     output: Any = None
-    """What metrics compare with `target`; only needed where metrics are used."""
+    """The model's output, which metrics compare with `target`; needed only if metrics are used."""
     target: Any = None
     """The expected output, in the form that the metrics take."""
 
@@ -55,11 +55,11 @@ class Objective(Protocol):
         ...
 
     def check(self, terms: Sequence[Loss]) -> None:
-        """Raise if output and target of the run's first window do not fit together in a way torch does not report."""
+        """Check output and target of the run's first window; raise for a mismatch that torch does not report."""
         ...
 
     def explain(self, model: nn.Module, batch: Any) -> None:
-        """Run the batch again after an error, and raise the explained error if the cause is known."""
+        """Run the batch again after an error; if the cause is known, raise an error that explains it."""
         ...
 
     def to(self, device: Any) -> None:
@@ -126,13 +126,13 @@ class TorchLoss:
         check_output_and_target(self._mean, call_model(model, inputs), target)
 
     def to(self, device: Any) -> None:
-        """Move the class weights."""
+        """Move the class weights to the device."""
         self._mean.to(device)
         self._sum.to(device)
 
 
 class Criterion:
-    """A user's own loss module over ``(inputs, target)``, taken as a mean over the batch's items."""
+    """A user's own loss module over ``(inputs, target)`` batches, assumed to return a mean over the batch's items."""
 
     def __init__(self, loss: nn.Module) -> None:
         self._loss = loss
@@ -152,12 +152,12 @@ class Criterion:
         """Do nothing: the inputs this loss accepts are unknown."""
 
     def to(self, device: Any) -> None:
-        """Move the loss's own buffers."""
+        """Move the loss module's parameters and buffers to the device."""
         self._loss.to(device)
 
 
 class FunctionObjective:
-    """A function of model and batch."""
+    """A user's function of model and batch."""
 
     def __init__(self, function: Callable[[nn.Module, Any], Any]) -> None:
         self._function = function
@@ -200,10 +200,10 @@ def _as_scalar(value: Any) -> Tensor:
 
 
 def check_graph(root: Tensor) -> None:
-    """Raise if the loss has no graph, so that backward cannot start from it.
+    """Check that the loss has an autograd graph.
 
     Raises:
-        InvalidModel: it has no graph.
+        InvalidModel: it has none.
     """
     if not root.requires_grad:
         raise InvalidModel(
@@ -230,7 +230,7 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call the model with a tensor, with a tuple as positional or a mapping as keyword arguments."""
+    """Call the model with the inputs: a tuple as positional arguments, a mapping as keyword arguments."""
     if isinstance(inputs, Tensor):
         return model(inputs)
     if isinstance(inputs, (tuple, list)):
@@ -244,19 +244,19 @@ def count_items(batch: Any) -> int:
     """Return the number of items in a batch: the length of its first tensor.
 
     Raises:
-        InvalidData: there is no tensor in it.
+        InvalidData: the batch contains no tensor.
     """
     items = count_items_if_known(batch)
     if items is None:
         raise InvalidData(
-            f"Cannot tell how many items this batch holds: it is {describe_batch(batch)}.",
-            fix="Return (sum, count) from the objective, so that nothing has to be guessed.",
+            f"The number of items in this batch is unknown: it is {describe_batch(batch)}.",
+            fix="Return (sum, count) from the objective.",
         )
     return items
 
 
 def count_items_if_known(batch: Any) -> int | None:
-    """Return the length of the first tensor found in a batch; None where there is none."""
+    """Return the length of the first tensor in a batch; None if the batch contains no tensor."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):
@@ -290,13 +290,13 @@ def _is_library_code(path: str) -> bool:
 def explain_failure(
     error: Exception, objective: Objective, model: nn.Module | None, batch: Any
 ) -> TrueloopError | None:
-    """Return an explained error for an error that torch raised in the forward pass or the loss, where one is known.
+    """Return an error that explains what torch raised in the forward pass or the loss; None if the cause is unknown.
 
     Args:
-        error: what was raised; None is returned for an error that already is explained.
+        error: the exception that was raised; a `TrueloopError` needs no explanation.
         objective: the objective that raised it.
-        model: the model it was called with, to be run again; None where running it needs every process.
-        batch: the batch it was called with.
+        model: the model that the objective was called with, to be run again; None if running it needs all processes.
+        batch: the batch that the objective was called with.
     """
     if isinstance(error, TrueloopError) or is_out_of_memory(error):
         return None
@@ -310,14 +310,14 @@ def explain_failure(
         return None
     try:
         objective.explain(model, batch)
-    except TrueloopError as lesson:
-        return lesson
-    except RuntimeError as again:  # torch raises it for shapes and dtypes that do not match
+    except TrueloopError as explained:
+        return explained
+    except RuntimeError as repeated:  # torch raises it for shapes and dtypes that do not match
         return InvalidData(
             f"The model cannot take this batch, which is {describe_batch(batch)}.",
-            why=f"{str(again).split(chr(10), 1)[0]} ({_user_location(again)})",
+            why=f"{str(repeated).split(chr(10), 1)[0]} ({_user_location(repeated)})",
             fix="Check the input shape and dtype that the model expects.",
         )
-    except type(error):  # the same error again: a mistake in the user's own code, whose traceback explains it better
+    except type(error):  # the same error: the mistake is in the user's own code, and its traceback explains it better
         pass
     return None

@@ -12,11 +12,11 @@ import torch
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import TrainConfig
 
-SEED_LIMIT = 2**32  # of NumPy's global generator; the others accept more
+SEED_LIMIT = 2**32  # limit of NumPy's global generator; the others accept larger seeds
 
 
 def prepare_generators(config: TrainConfig) -> None:
-    """Seed every generator and choose deterministic kernels, as the settings request."""
+    """Seed every generator and choose deterministic kernels, if the settings request it."""
     if config.deterministic:
         use_deterministic_kernels()
     if config.seeding:
@@ -27,7 +27,7 @@ def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch on every device.
 
     Args:
-        seed: 0 to 2**32 - 1.
+        seed: integer from 0 to 2**32 - 1.
 
     Raises:
         InvalidConfig: the seed is not an integer in range.
@@ -40,27 +40,27 @@ def seed_everything(seed: int) -> None:
         )
     random.seed(seed)
     np.random.seed(seed)  # augmentation code uses the global generator
-    torch.manual_seed(seed)  # every device; those not yet in use are seeded when they start
+    torch.manual_seed(seed)  # seeds every device; devices that are not yet in use are seeded when they start
 
 
 def seed_process(seed: int, rank: int, update: int = 0) -> None:
     """Give one of several processes its own random numbers, so that no two draw the same dropout masks.
 
     Args:
-        seed: of the run.
-        rank: of the process; rank 0 keeps the run's own generators, as in a run of one process.
-        update: the update at which the process joins the run.
+        seed: seed of the run.
+        rank: rank of the process; the generators of rank 0 stay those of a run with one process.
+        update: number of updates done when the process joins the run.
     """
     if rank:
         seed_everything(int(np.random.SeedSequence([seed, rank, update]).generate_state(1)[0]))
 
 
 def use_deterministic_kernels() -> None:
-    """Make torch raise, in this process, where an operation has no deterministic kernel.
+    """Make torch raise an error in this process if an operation has no deterministic kernel.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
-    # cuBLAS reads this when it starts: with one of two fixed workspaces its sums have one order.
+    # cuBLAS reads this when it starts; with a fixed workspace, the order of its sums is fixed.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
@@ -71,9 +71,9 @@ def capture_generators() -> dict[str, Any]:
     """Return the state of every global generator, as data that `state_tree.pack` accepts.
 
     Returns:
-        By name: python, numpy, torch, cuda (one state per device, none before CUDA is in use), mps (or None).
+        States by name: python, numpy, torch, cuda (one per device; empty before CUDA is in use), mps (or None).
 
-    Cost: a copy of about 15 kB; no device synchronisation on the CPU.
+    Cost: a copy of about 15 kB.
     """
     return {
         "python": random.getstate(),
@@ -106,9 +106,9 @@ def restore_generators(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserve_generators() -> Generator[None]:
-    """Restore every generator on leaving, also after an error.
+    """Restore every generator at the end of the context, also after an error.
 
-    CUDA generators are covered if CUDA is in use on entering: a block that starts CUDA leaves them advanced.
+    CUDA generators are restored only if CUDA was in use at the start of the context.
     """
     state = capture_generators()
     try:

@@ -1,8 +1,8 @@
-"""Split a loaded micro-batch into smaller ones by slicing everything in it along the examples.
+"""Split a loaded micro-batch into smaller ones by slicing every part of it along the examples.
 
 Sums and counts of the pieces add up to those of the full micro-batch, so splitting changes the update only by rounding
-(`window`). Anything that is not clearly one entry per example is refused: a number may be a count of the whole batch,
-and a packed sequence or a graph has no first dimension to slice.
+(`window`). A part that does not clearly have one entry per example raises an error: a number may be a count of the
+whole batch, and a packed sequence or a graph has no first dimension to slice.
 """
 
 import copy
@@ -25,12 +25,12 @@ ROOT: Final = "the batch"
 
 
 def count_examples(micro: MicroBatch) -> int:
-    """Return the number of examples in a micro-batch; 1 where it cannot be determined, 0 for no data."""
+    """Return the number of examples in a micro-batch; 1 if it cannot be determined, 0 without data."""
     if micro.indices is not None:
         return len(micro.indices)
     if micro.data is None:
         return 0
-    lengths = sorted(_lengths(micro.data, nested=False), key=operator.itemgetter(0))  # fields first, in their order
+    lengths = sorted(_lengths(micro.data, nested=False), key=operator.itemgetter(0))  # tensors before lists
     return lengths[0][1] if lengths else 1
 
 
@@ -38,15 +38,15 @@ def split_micro_batch(micro: MicroBatch, max_examples: int) -> list[MicroBatch]:
     """Split a micro-batch into pieces of at most ``max_examples`` examples, in order; the last may be shorter.
 
     Args:
-        micro: its tensors (first dimension = examples) become views; tuples, lists, mappings and dataclasses are
-            walked; text, booleans and None go to every piece.
-        max_examples: at least 1.
+        micro: the micro-batch. Tensors (first dimension = examples) are sliced without copying; tuples, lists, mappings
+            and dataclasses are searched for tensors; text, booleans and None are in every piece.
+        max_examples: largest number of examples in a piece, at least 1.
 
     Returns:
-        The same micro-batch where it is small enough; else pieces, of which only the last can close the window.
+        The same micro-batch if it is small enough; else the pieces, of which only the last can close the window.
 
     Raises:
-        InvalidData: something in it cannot be split along the examples; the message names its path.
+        InvalidData: a part cannot be split along the examples; the message has its path.
     """
     size = count_examples(micro)
     if size <= max_examples:
@@ -61,9 +61,9 @@ def split_micro_batch(micro: MicroBatch, max_examples: int) -> list[MicroBatch]:
 
 
 def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
-    """Yield (is a list, length) of everything that may have one entry per example.
+    """Yield (is a list, length) of every part that may have one entry per example.
 
-    A list below the root may hold one tensor per example, whose first dimension is not the number of examples.
+    A nested list may have one tensor per example, whose first dimension is not the number of examples.
     """
     if isinstance(value, (Tensor, np.ndarray)):
         if value.ndim:
@@ -86,55 +86,55 @@ def container_items(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _split_value(value: Any, size: int, bounds: _Bounds, place: str) -> list[Any]:
+def _split_value(value: Any, size: int, bounds: _Bounds, path: str) -> list[Any]:
     """Return one piece of ``value`` for each bound."""
     if value is None or isinstance(value, (bool, str, bytes)):
         return [value] * len(bounds)
     if isinstance(value, (Tensor, np.ndarray)):
-        _check_first_dimension(value, size, place)
+        _check_first_dimension(value, size, path)
         return [value[low:high] for low, high in bounds]
     if isinstance(value, PackedSequence):
-        raise _cannot_split(place, "is a packed sequence, whose examples lie interleaved")
+        raise _cannot_split(path, "is a packed sequence, in which examples are interleaved")
     if isinstance(value, list):
-        return _split_list(cast("list[Any]", value), size, bounds, place)
+        return _split_list(cast("list[Any]", value), size, bounds, path)
     if isinstance(value, (tuple, MutableMapping)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return [_rebuild(value, parts) for parts in _split_fields(value, size, bounds, place)]
+        return [_rebuild(value, parts) for parts in _split_fields(value, size, bounds, path)]
     if isinstance(value, (int, float)):
-        raise _cannot_split(place, f"is the number {value}, which may be a count of the whole batch")
-    raise _cannot_split(place, f"is a {type(value).__name__}, which only its own library can cut")
+        raise _cannot_split(path, f"is the number {value}, which may be a count of the whole batch")
+    raise _cannot_split(path, f"is a {type(value).__name__}, which only its own library can split")
 
 
-def _check_first_dimension(value: Any, size: int, place: str) -> None:
+def _check_first_dimension(value: Any, size: int, path: str) -> None:
     if isinstance(value, Tensor) and (value.is_nested or value.layout is not torch.strided):
-        raise _cannot_split(place, f"is a {'nested' if value.is_nested else 'sparse'} tensor")
+        raise _cannot_split(path, f"is a {'nested' if value.is_nested else 'sparse'} tensor")
     if value.ndim == 0:
-        raise _cannot_split(place, "is a single number, which may be a count of the whole batch")
+        raise _cannot_split(path, "is a single number, which may be a count of the whole batch")
     if len(value) != size:
-        raise _cannot_split(place, f"is {_describe_array(value)}, whose first dimension is not the {size} examples")
+        raise _cannot_split(path, f"is {_describe_array(value)}, whose first dimension is not the {size} examples")
 
 
-def _split_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> list[Any]:
-    """Split a list of fields within each field, as the default collate function makes it, or a list of examples."""
+def _split_list(value: list[Any], size: int, bounds: _Bounds, path: str) -> list[Any]:
+    """Split a list of fields (as the default collate function returns it) within each field, or a list of examples."""
     by_example = len(value) == size
     try:
-        by_field = [list(parts) for parts in _split_fields(value, size, bounds, place)]
+        by_field = [list(parts) for parts in _split_fields(value, size, bounds, path)]
     except InvalidData:
         if not by_example:
             raise
         return [value[low:high] for low, high in bounds]
     if by_example and all(part is None or isinstance(part, (bool, str, bytes)) for part in value):
         return [value[low:high] for low, high in bounds]
-    if by_example and place != ROOT:
+    if by_example and path != ROOT:
         raise _cannot_split(
-            place, f"is a list of {size} in which every entry has {size} rows: of examples, or of fields?"
+            path, f"is a list of {size} in which every entry has {size} rows, so it may be of examples or of fields"
         )
     return by_field
 
 
-def _split_fields(value: Any, size: int, bounds: _Bounds, place: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the pieces of all fields, one bound after the other."""
-    cut = [_split_value(part, size, bounds, f"{place}[{key!r}]") for key, part in container_items(value)]
-    return zip(*cut, strict=True) if cut else iter([()] * len(bounds))
+def _split_fields(value: Any, size: int, bounds: _Bounds, path: str) -> Iterator[tuple[Any, ...]]:
+    """Yield for each bound the pieces of all fields."""
+    pieces = [_split_value(part, size, bounds, f"{path}[{key!r}]") for key, part in container_items(value)]
+    return zip(*pieces, strict=True) if pieces else iter([()] * len(bounds))
 
 
 def _rebuild(value: Any, parts: tuple[Any, ...]) -> Any:
@@ -146,7 +146,7 @@ def _rebuild(value: Any, parts: tuple[Any, ...]) -> Any:
         cast("MutableMapping[Any, Any]", piece).update(zip(cast("Any", value), parts, strict=True))
         return piece
     for (name, _), part in zip(container_items(value), parts, strict=True):
-        object.__setattr__(piece, name, part)  # frozen ones too; the copy is not shared yet
+        object.__setattr__(piece, name, part)  # also works for frozen dataclasses; the copy is not shared yet
     return piece
 
 
@@ -154,5 +154,5 @@ def _describe_array(value: Any) -> str:
     return describe_batch(value) if isinstance(value, Tensor) else f"an array {list(value.shape)}"
 
 
-def _cannot_split(place: str, complaint: str) -> InvalidData:
-    return InvalidData(f"This micro-batch cannot be split: {place} {complaint}.")
+def _cannot_split(path: str, problem: str) -> InvalidData:
+    return InvalidData(f"This micro-batch cannot be split: {path} {problem}.")

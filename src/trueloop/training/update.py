@@ -1,11 +1,11 @@
 """The end of a window: measure the gradient norm, divide, clip and step in one pass over the gradients.
 
-What the gradients must be divided by (the window's count, the loss scale, the clipping factor) is one number. Fused
-optimizers take it as `grad_scale` and divide while they read the gradient anyway; for the others one `_foreach_div_`
-does it. Non-finite gradients are never applied.
+All divisors of the gradients (the window's count, the loss scale, the clipping factor) are combined into one number.
+Fused optimizers take it as `grad_scale` and divide while they read the gradients; for others, `_foreach_div_` divides.
+Non-finite gradients are never applied.
 
-Two implementations with equal results: `HostUpdate` reads the norm on the host, which costs nothing on the CPU and one
-synchronisation elsewhere; `DeviceUpdate` decides on the device and leaves the reading for later.
+There are two implementations with equal results: `HostUpdate` reads the norm on the CPU, for which it waits for the GPU
+if there is one; `DeviceUpdate` decides on the GPU, and the norm is read later.
 """
 
 import math
@@ -19,7 +19,7 @@ from trueloop.core.errors import InvalidModel
 from trueloop.training.optimizers.adamw import LeanAdamW
 from trueloop.training.optimizers.foreach import divide, total_norm, total_norm_on_host
 
-# Optimizers whose fused kernel honours grad_scale and found_inf.
+# Optimizers whose fused kernels use grad_scale and found_inf.
 _FUSED_SCALING = (LeanAdamW, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
@@ -27,10 +27,10 @@ class Outcome(NamedTuple):
     """The result of one window's update."""
 
     norm: Tensor | float
-    """Joint L2 norm of the window's gradient, before clipping."""
+    """L2 norm of the window's gradient over all parameters, before clipping."""
     skipped: Tensor | float
-    """1 where the gradient was not finite or nothing was counted, so that the optimizer did not step; else 0. A tensor
-    where only the device knows."""
+    """1 if the optimizer did not step because the gradient was not finite or the count was 0, else 0. It is a tensor if
+    the decision was made on the GPU."""
 
 
 class Update(Protocol):
@@ -41,7 +41,7 @@ class Update(Protocol):
         ...
 
     def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide the gradients by ``divisor``, clip, step.
+        """Divide the gradients by ``divisor``, clip them, and step.
 
         Raises:
             InvalidModel: no parameter has a gradient.
@@ -53,17 +53,17 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded
     """Return the implementation that fits the optimizer and the device.
 
     Args:
-        optimizer: over every parameter whose gradient is measured.
-        clip: upper bound of the joint norm, or None.
-        guarded: skip non-finite gradients; off only for a bare loop.
+        optimizer: the optimizer of the parameters.
+        clip: upper bound of the gradient norm over all parameters, or None.
+        guarded: whether to skip updates with non-finite gradients.
 
     Raises:
         InvalidModel: the optimizer needs a closure, which one window cannot provide.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidModel(
-            "LBFGS evaluates the loss several times per step, which a window of micro-batches cannot offer.",
-            fix="Use AdamW or SGD here, or write the LBFGS loop by hand with a closure.",
+            "LBFGS evaluates the loss several times per step, which is impossible for a window of micro-batches.",
+            fix="Use AdamW or SGD here, or write your own loop for LBFGS, with a closure.",
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     fused_scaling = _has_fused_scaling(optimizer, parameters)
@@ -73,13 +73,13 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded
 
 
 def _has_fused_scaling(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
-    """Return True where the fused kernel can divide; its divisor is a float32, so float64 gradients are excluded."""
+    """Return True if the fused kernel can divide; its divisor is a float32, so float64 gradients are excluded."""
     fused = all(group.get("fused") for group in optimizer.param_groups)
     return type(optimizer) in _FUSED_SCALING and fused and all(p.dtype != torch.float64 for p in parameters)
 
 
 class _ZeroGrad:
-    """Implements ``zero_grad(set_to_none=True)`` without its 5 µs of bookkeeping."""
+    """Implements ``zero_grad(set_to_none=True)`` without torch's overhead of 5 µs."""
 
     _parameters: Sequence[Tensor]
 
@@ -90,7 +90,7 @@ class _ZeroGrad:
 
 
 class HostUpdate(_ZeroGrad):
-    """Reads the norm on the host, then steps or skips."""
+    """Reads the norm on the CPU, then steps or skips."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class HostUpdate(_ZeroGrad):
             _install_grad_scale(optimizer, self._divisor, None)
 
     def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide, clip and step; one host synchronisation where the gradients are not on the CPU."""
+        """Divide, clip and step; wait for the GPU once if the gradients are on one."""
         gradients = collect_gradients(self._parameters)
         count = float(divisor)
         norm = total_norm_on_host(gradients) / count if count else math.nan
@@ -130,7 +130,7 @@ class HostUpdate(_ZeroGrad):
 
 
 class DeviceUpdate(_ZeroGrad):
-    """Decides on the device: the fused kernel divides by a tensor and skips where `found_inf` is 1."""
+    """Decides on the GPU: the fused kernel divides by a tensor, and skips if `found_inf` is 1."""
 
     def __init__(
         self,
@@ -146,14 +146,14 @@ class DeviceUpdate(_ZeroGrad):
         self._guarded = guarded
 
     def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide, clip and step without waiting for the device."""
+        """Divide, clip and step without waiting for the GPU."""
         gradients = collect_gradients(self._parameters)
         norm = total_norm(gradients) / divisor
         finite = torch.isfinite(norm)
-        taken = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
-        skipped = 1.0 - taken.float()
+        applied = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
+        skipped = 1.0 - applied.float()
         by = (norm / self._bound).clamp(min=1.0)
-        if not self._guarded:  # the update is applied: an infinite norm clips nothing, as on the host
+        if not self._guarded:  # the update is applied; as in HostUpdate, an infinite norm does not clip
             by = torch.where(finite, by, 1.0)
         _install_grad_scale(self._optimizer, (by * divisor).float(), skipped)
         self._optimizer.step()
@@ -170,7 +170,7 @@ def collect_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     if not gradients:
         raise InvalidModel(
             "No parameter of the optimizer received a gradient.",
-            why="The loss does not depend on what is being trained.",
+            why="The loss does not depend on the parameters of the optimizer.",
             fix="Check that the model's output reaches the loss without detach(), .data, .item() or no_grad().",
         )
     return gradients

@@ -1,6 +1,6 @@
-"""Buffer updates before they are reported, so that the loop never waits for a reader.
+"""Buffer updates before they are reported, so that the loop rarely waits for the GPU.
 
-On the CPU a loss is read immediately; elsewhere the numbers of many updates are copied to the host together.
+On the CPU the numbers are read immediately; those on a GPU are copied to the CPU for many updates together.
 """
 
 from time import perf_counter
@@ -13,25 +13,26 @@ from trueloop.core.protocols import MicroBatch, UpdateRow
 from trueloop.training.loop import UpdateResult
 from trueloop.training.optimizers.foreach import to_double
 
-_FLUSH_INTERVAL_S = 0.1  # a person cannot read a number that changes faster
-_MAX_PENDING = 512  # rows; bounds the memory of pending batches
+_FLUSH_INTERVAL_S = 0.1  # a human cannot read numbers that change more often
+_MAX_PENDING = 512  # largest number of pending updates; limits the memory of their batches
 
 
 class BufferedUpdate(NamedTuple):
-    """One update as written to the journal, with its batches if they may be needed again."""
+    """One update in the form of the journal, with its batches if they may be needed again."""
 
     row: UpdateRow
     window: list[MicroBatch]
-    """The update's batches; empty where it is known to be finite."""
+    """The update's batches; empty if the update was not skipped."""
     counted: bool
-    """False where the window's targets counted nothing, so that there was nothing to apply."""
+    """False if the count of the window is 0, so that there was nothing to apply."""
 
 
 class UpdateBuffer:
-    """Pending updates, whose numbers are read together.
+    """Stores updates until their numbers are read together.
 
     Args:
-        flush_every: flush after this many updates instead of by the clock, so that several processes do it together.
+        flush_every: number of updates after which to flush, so that several processes do it together; None = flush
+            after some time.
     """
 
     def __init__(self, flush_every: int | None = None) -> None:
@@ -40,18 +41,18 @@ class UpdateBuffer:
         self._flushed_at = perf_counter()
 
     def add(self, result: UpdateResult, *, update: int, epoch: int) -> bool:
-        """Add one update; return True when it is time to `drain` the buffer."""
+        """Add one update; return True if the buffer should be drained now."""
         on_host = not isinstance(result.outcome.skipped, Tensor)
         urgent = on_host and bool(result.outcome.skipped)
         if on_host and not urgent and result.window:
-            result = result._replace(window=[])  # finite: its batches are not needed again
+            result = result._replace(window=[])  # the batches of a finite update are not needed again
         self._pending.append((result, update, epoch))
         if self._flush_every:
             return urgent or len(self._pending) >= self._flush_every
         return urgent or len(self._pending) >= _MAX_PENDING or perf_counter() - self._flushed_at > _FLUSH_INTERVAL_S
 
     def drain(self) -> list[BufferedUpdate]:
-        """Return the pending updates, with every number on the host: one synchronisation for all of them."""
+        """Return the pending updates with every number on the CPU; waits for the GPU once for all of them."""
         pending, self._pending = self._pending, []
         self._flushed_at = perf_counter()
         numbers = _on_host(pending)

@@ -1,4 +1,4 @@
-"""Check all settings before anything is built: types first, then values that cannot work."""
+"""Check all settings before anything is built: first their types, then their values."""
 
 import math
 import types
@@ -9,19 +9,19 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.config import TrainConfig
 
-MAX_THREADS: Final = 4096  # more than any machine has cores; each takes memory, and torch aborts without it
+MAX_THREADS: Final = 4096  # no machine has more cores; each thread takes memory, and without it torch aborts
 
 
 def validate(config: TrainConfig) -> None:
-    """Refuse settings of a wrong type or out of range.
+    """Check the types and ranges of all settings.
 
     Raises:
-        InvalidConfig: naming the setting, its value and what it should be.
+        InvalidConfig: a setting is invalid; the message has its name, its value and what is expected.
     """
     check_types(config)
-    for name, (holds, expected) in _CONSTRAINTS.items():
+    for name, (is_valid, expected) in _CONSTRAINTS.items():
         value = _lookup(config, name)
-        if value is not None and not holds(value):
+        if value is not None and not is_valid(value):
             raise InvalidConfig(f"{name} is {value!r}.", fix=f"It must be {expected}.")
     schedule, epochs = config.schedule, config.epochs
     ends_at_zero = schedule.name == "onecycle" or (schedule.name in ("cosine", "linear") and schedule.floor == 0)
@@ -29,16 +29,16 @@ def validate(config: TrainConfig) -> None:
         raise InvalidConfig(
             f"schedule.horizon_epochs is {schedule.horizon_epochs}, and epochs is {epochs}.",
             why=f"The rate of {schedule.name} reaches 0 after {schedule.horizon_epochs} epochs: "
-            "nothing would be learned in the others.",
+            "in the other epochs the model would not change.",
             fix="Set schedule.floor above 0 (cosine, linear), or a longer horizon.",
         )
 
 
 def check_types(config: Any, prefix: str = "") -> None:
-    """Compare every field of a dataclass tree with its annotation.
+    """Compare every field of nested dataclasses with its annotation.
 
     Raises:
-        InvalidConfig: for the first field that does not fit.
+        InvalidConfig: a field has a value of another type.
     """
     hints = get_type_hints(type(config))
     for field in fields(config):
@@ -125,7 +125,7 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.floor": (lambda value: 0 <= value < 1, "a share of the peak, in [0, 1)"),
     "schedule.step_epochs": (_is_at_least_one, "at least 1"),
     "schedule.gamma": (_is_positive, "positive"),
-    "schedule.horizon_epochs": (_is_at_least_one, "at least 1, or none for as many as are trained"),
+    "schedule.horizon_epochs": (_is_at_least_one, "at least 1, or none for the number of epochs"),
     "monitor.patience": (_is_at_least_one, "at least 1, or none"),
     "monitor.min_delta": (_is_not_negative, "0 or more"),
     "checkpoint.every_epochs": (_is_at_least_one, "at least 1"),

@@ -1,16 +1,15 @@
-"""Accumulate one window: K micro-batches add sums and counts, which are divided once, at the end.
+"""Accumulate one window: add the sums and counts of K micro-batches, and divide once, at the end.
 
 With sums S_k and counts C_k of micro-batch k, the big batch's gradient is grad(ΣS_k) / ΣC_k. The mean of K means,
-grad(ΣS_k/C_k) / K, is the same only where all counts are equal: not in a short last window, not with ragged batches,
-not with tokens. So backward runs on S_k, and the division by ΣC_k waits until the window is complete.
+grad(ΣS_k/C_k) / K, equals it only if all counts are equal, which they are not in a short last window, in ragged
+batches, or for tokens. So backward runs on S_k, and the division by ΣC_k follows when the window is complete.
 
-Several terms with weights w_j need their counts before the first backward: each is divided by its count in the window's
-first micro-batch, and all of them at the end by the growth of the counts, which is one number wherever the terms count
-the same items. Where it is not, the window is refused rather than trained on wrongly, unless the counts are declared
-beforehand (`declared`).
+Several terms with weights w_j need their counts before the first backward pass. Each term is divided by its count in
+the window's first micro-batch; at the end, all terms are divided by the factor by which the counts have grown. If the
+terms count the same items, this factor is one number. If it is not, the window raises an error instead of computing a
+wrong gradient, unless the counts are declared beforehand (`declared`).
 
-Where several processes share the window, sums and counts are summed over all of them, once, during the window's last
-backward.
+If several processes share the window, sums and counts are summed over all of them, during the last backward pass.
 """
 
 import math
@@ -40,8 +39,8 @@ class Window:
     """Sums and counts of the current window.
 
     Args:
-        processes: that share the window.
-        declared: the window's total count of each term over all processes, where known beforehand.
+        processes: processes that share the window.
+        declared: the window's total count of each term over all processes, if known beforehand.
     """
 
     __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_weights", "examples", "micros")
@@ -50,7 +49,7 @@ class Window:
         self._processes = processes
         self._pending: Callable[[], list[Tensor | float]] | None = None
         self._declared = declared
-        self._weights: list[float] = []  # not the terms: they refer to the output and its graph
+        self._weights: list[float] = []  # the terms are not stored: they would keep the output and its graph alive
         self._sums: list[Tensor | float] = []
         self._counts: list[Tensor | float | None] = []
         self._first: Sequence[Tensor | float | None] = ()
@@ -96,7 +95,7 @@ class Window:
             self._pending = parallel.start_all_reduce([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
-        """Receive the sums and counts of all processes, after the gradients are synchronised.
+        """Receive the sums and counts of all processes, after the gradients have been synchronised.
 
         Raises:
             InvalidModel: see `check_ratios`.
@@ -114,12 +113,12 @@ class Window:
 
     @property
     def divisor(self) -> Tensor | float:
-        """The divisor of the window's gradient; 0 where nothing was counted.
+        """The divisor of the window's gradient; 0 if all counts are 0.
 
-        With one term, its total count (1 for a plain sum). With several, the factor by which their counts grew after
-        the first micro-batch.
+        With one term, it is the term's total count (1 for a plain sum). With several terms, it is the factor by which
+        the counts have grown since the first micro-batch.
 
-        Cost: with several terms and several micro-batches, reads the counts on the host.
+        Cost: with several terms and several micro-batches, copies the counts to the CPU, which waits for the GPU.
         """
         if len(self._counts) == 1:
             return _count_or_one(self._counts[0])
@@ -130,7 +129,7 @@ class Window:
         return next((total / first for total, first in self._growth() if first), 0.0)
 
     def loss(self) -> Tensor | float:
-        """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
+        """Return the window's loss: the weighted sum of the terms' means; nan if all counts are 0."""
         if len(self._sums) == 1:
             return _mean(self._sums[0], self._counts[0], if_zero=math.nan) * self._weights[0]
         parts = zip(self._weights, self._sums, self._counts, strict=True)
@@ -138,35 +137,35 @@ class Window:
         return _mean(total, self._has_count(), if_zero=math.nan)
 
     def _has_count(self) -> Tensor | float:
-        """Return 1 where any term has counted something, else 0."""
+        """Return 1 if any term's count is not 0, else 0."""
         if any(_count_or_one(count) for count in self._counts if not isinstance(count, Tensor)):
             return 1.0
         tensors = [count for count in self._counts if isinstance(count, Tensor)]
         return to_double((torch.stack(tensors) != 0).any()) if tensors else 0.0
 
     def check_ratios(self) -> None:
-        """Refuse a window whose terms count different items in different proportions.
+        """Check that the counts of all terms have grown by the same factor.
 
         Raises:
-            InvalidModel: with the counts and the fix.
+            InvalidModel: they have not; the message has the counts.
         """
         if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
             return
         growth, pairs = float(self.divisor), self._growth()
-        # Sums of fractions are rounded, usually in float32 with 7 digits; integers are exact.
+        # Sums of fractions are rounded, usually to the 7 digits of float32; sums of integers are exact.
         tolerance = 1e-12 if all(number.is_integer() for pair in pairs for number in pair) else 1e-6
         for j, (total, first) in enumerate(pairs):
             if abs(first * growth - total) > tolerance * total:
                 raise InvalidModel(
                     f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
-                    f"all of it, but the other terms' counts grow by {growth:g}.",
-                    why="Their weights would depend on how the batch is split, so the update would not equal that of "
-                    "the big batch.",
+                    f"the whole window, but the counts of the other terms grow by the factor {growth:g}.",
+                    why="The terms' weights would depend on how the batch is split, so the update would not equal that "
+                    "of the big batch.",
                     fix="Declare the counts beforehand: Trainer(..., counts=lambda batch: (count_0, count_1)).",
                 )
 
     def _growth(self) -> list[tuple[float, float]]:
-        """Return (total, first micro-batch's) count of every term, on the host."""
+        """Return every term's count in the window and in its first micro-batch, as numbers on the CPU."""
         pairs = zip(self._counts, self._first, strict=True)
         return [(float(_count_or_one(total)), float(_count_or_one(first))) for total, first in pairs]
 
@@ -185,7 +184,7 @@ def _detach_number(number: _Number) -> _Number:
 
 
 def _mean(total: Tensor | float, count: Tensor | float | None, *, if_zero: float) -> Tensor | float:
-    """Return ``total / count``, or ``if_zero`` where the count is 0."""
+    """Return ``total / count``, or ``if_zero`` if the count is 0."""
     if count is None:
         return total
     if isinstance(count, Tensor):
@@ -194,7 +193,7 @@ def _mean(total: Tensor | float, count: Tensor | float | None, *, if_zero: float
 
 
 def _inverse(count: Tensor | float | None) -> Tensor | float:
-    """Return 1 / count in float64, or 0 where nothing is counted, because the sum is 0 there as well."""
+    """Return 1 / count in float64, or 0 if the count is 0, because the sum is then 0 as well."""
     if isinstance(count, Tensor):
         return torch.where(count == 0, 0.0, 1 / to_double(count))
     return 1 / _count_or_one(count) if _count_or_one(count) else 0.0
@@ -207,12 +206,12 @@ def _add_counts(count: Tensor | float | None, more: Tensor | float | None) -> Te
 def open_window(
     micros: Iterator[MicroBatch], counts: Counts | None, processes: Processes = SINGLE_PROCESS
 ) -> tuple[Window, Iterable[MicroBatch]]:
-    """Start a window; where counts are declared, its micro-batches are read first so that the counts can be summed.
+    """Start a window; if counts are declared, all its micro-batches are read first to sum their counts.
 
     Args:
         micros: the window's micro-batches, not yet read.
-        counts: declared counts per term, or None.
-        processes: that share the window.
+        counts: the declared counts of a batch, one per term; or None.
+        processes: processes that share the window.
     """
     if counts is None:
         return Window(processes), micros
@@ -222,17 +221,17 @@ def open_window(
 
 
 def count_examples(micro: MicroBatch) -> int:
-    """Return how many examples of a micro-batch count; 0 where unknown."""
+    """Return the number of examples in a micro-batch without padding; 0 if unknown."""
     return (count_items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
 
 
 def _without_count(term: Loss) -> Loss:
-    """Return the term of a padding micro-batch: it runs through the graph and contributes nothing."""
+    """Return a padding micro-batch's term with sum and count 0; the sum still has its graph for backward."""
     return replace(term, sum=term.sum * 0.0, count=None if term.count is None else 0.0)
 
 
 class DataWait:
-    """Seconds spent waiting for data since the last `reset`."""
+    """Number of seconds spent waiting for data since the last `reset`."""
 
     __slots__ = ("seconds",)
 
@@ -246,10 +245,10 @@ class DataWait:
 
 
 def windows(micro_batches: Iterator[MicroBatch], data_wait: DataWait) -> Iterator[Iterator[MicroBatch]]:
-    """Group a flat stream into windows, lazily: nothing is read before it is requested.
+    """Group a stream of micro-batches into windows, lazily: each micro-batch is read when it is requested.
 
     Args:
-        micro_batches: as a `BatchSource` yields them.
+        micro_batches: the micro-batches of an epoch, from a `BatchSource`.
         data_wait: accumulates the time of each read.
     """
     while True:

@@ -121,7 +121,7 @@ def test_what_cannot_be_answered_is_told(artifact, tmp_path, capsys):
         ([str(tmp_path / "rows.csv")], "Did you mean 'mean radius'"),
         ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
-        (["picture.png"], "is not a file that this model reads"),
+        (["picture.png"], "is not a kind of file that this model takes"),
         ([], "nothing to answer"),
         (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):

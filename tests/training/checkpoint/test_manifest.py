@@ -119,7 +119,7 @@ def test_a_manifest_that_names_files_outside_is_refused(folder: Path, name: str)
     (folder.parent / "secret.json").write_text("{}")
     rewritten(folder, lambda manifest: manifest["files"].update({name: {"size": 2, "sha256": "0" * 64}}))
     for read in (read_manifest, read_folder):
-        with pytest.raises(CheckpointError, match="names an impossible file"):
+        with pytest.raises(CheckpointError, match="lists a file with an invalid name"):
             read(folder)
 
 
@@ -165,7 +165,9 @@ def test_a_manifest_that_is_none(folder: Path, content: bytes):
 
 def test_a_schema_of_the_future_says_so(folder: Path):
     rewritten(folder, lambda manifest: manifest.update(schema=SCHEMA + 1))
-    with pytest.raises(NewerSchemaError, match=f"schema {SCHEMA + 1}; this trueloop knows {SCHEMA}") as caught:
+    with pytest.raises(
+        NewerSchemaError, match=f"schema {SCHEMA + 1}; the newest one that this trueloop can read is {SCHEMA}"
+    ) as caught:
         read_folder(folder)
     assert "Upgrade" in caught.value.fix
 
@@ -181,7 +183,7 @@ def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pyt
     described = {**old["files"], "state.json": {"size": state_json.stat().st_size, "sha256": sha256(state_json)}}
     old = {"schema": 0, "step": 12, "epoch": 3, "metrics": old["metrics"], "files": described}
     (folder / "manifest.json").write_bytes(seal(old))
-    with pytest.raises(NewerSchemaError, match=f"schema 0; this trueloop knows {SCHEMA}"):
+    with pytest.raises(NewerSchemaError, match=f"schema 0; the newest one that this trueloop can read is {SCHEMA}"):
         read_manifest(folder)
 
     def renamed(old: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def test_damage_is_found_before_a_migration_sees_it(folder: Path, monkeypatch: p
 @pytest.mark.parametrize("schema", [None, "1", 1.5, -(10**18), [1]])
 def test_a_schema_that_is_none(folder: Path, schema: Any):
     rewritten(folder, lambda manifest: manifest.update(schema=schema))
-    with pytest.raises(NewerSchemaError, match=f"knows {SCHEMA}"):
+    with pytest.raises(NewerSchemaError, match=f"can read is {SCHEMA}"):
         read_manifest(folder)
 
 

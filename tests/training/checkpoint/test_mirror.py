@@ -326,7 +326,7 @@ def test_an_unknown_protocol_is_named():
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(InvalidConfig, match="'s3fs', which handles s3://, is not installed") as caught:
+    with pytest.raises(InvalidConfig, match="the package 's3fs' for s3:// is not installed") as caught:
         Mirror("s3://bucket/run")
     assert caught.value.fix == "pip install s3fs"
 

@@ -59,7 +59,7 @@ def trained(build, cut, config: TrainConfig = CONFIG, updates: int = 6, **given)
 def test_the_same_run_says_where_it_goes_on_and_nothing_else(build, cut):
     saved = trained(build, cut)
     again = fresh(build)
-    assert [(r.kind, r.message) for r in again.resume(saved, 4)] == [("resumed", "Continues after update 6.")]
+    assert [(r.kind, r.message) for r in again.resume(saved, 4)] == [("resumed", "The run continues after update 6.")]
     assert all(torch.equal(v, saved["model"][k]) for k, v in again.parts.model.state_dict().items())
     assert again.state_dict()["identity"] == saved["identity"]
     assert (again.position.epoch, again.position.update_in_epoch) == (1, 2)
@@ -73,7 +73,7 @@ def test_what_is_harmless_is_in_the_details(build, cut):
 def test_changes_of_rounding_are_reported_by_name(build, cut):
     remarks = fresh(build, replace(CONFIG, micro_batch=2)).resume(trained(build, cut), 4)
     assert [remark.kind for remark in remarks] == ["resumed", "resumed_inexact"]
-    assert remarks[1].message == "The same run, but no longer bitwise: micro_batch: was 8, is 2."
+    assert remarks[1].message == "It is the same run, but no longer bitwise equal: micro_batch: was 8, is 2."
 
 
 def test_another_run_is_refused_untouched(build, cut):
@@ -128,7 +128,7 @@ def test_another_optimizer_begins_without_moments(build, cut):
 def test_an_epoch_of_another_order_restarts(build, cut):
     other = fresh(build, replace(CONFIG, seed=1))
     remarks = other.resume(trained(build, cut), 4, allow_change=True)
-    assert remarks[0].message == "Continues after update 6; epoch 2 restarts, as its order has changed."
+    assert remarks[0].message == "The run continues after update 6; epoch 2 restarts, because its order has changed."
     assert (other.position.epoch, other.position.update, other.position.update_in_epoch) == (1, 6, 0)
 
 
@@ -183,8 +183,8 @@ def test_a_moved_horizon_is_reported_with_both_rates(build, cut):
     other = fresh(build, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=8)))
     (remark,) = other.resume(saved, 4)
     assert remark.message == (
-        f"Continues after update 6; the schedule ends at update 32, no longer at 16, so the rate is "
-        f"{other.parts.schedule.factor(6):.3g} of its peak here and not 0.691 "
+        f"The run continues after update 6; the schedule ends at update 32 instead of 16, so the rate is "
+        f"{other.parts.schedule.factor(6):.3g} of its peak here instead of 0.691 "
         "(schedule.horizon_epochs keeps the old end)."
     ), remark.message
 
@@ -195,4 +195,4 @@ def test_a_schedule_without_an_end_has_none_to_move(build, cut, name):
         return replace(CONFIG, schedule=ScheduleConfig(name=name, horizon_epochs=epochs))
 
     (remark,) = fresh(build, with_horizon(8)).resume(trained(build, cut, with_horizon(4)), 4)
-    assert remark.message == "Continues after update 6."
+    assert remark.message == "The run continues after update 6."

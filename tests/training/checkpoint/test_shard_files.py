@@ -36,7 +36,7 @@ def test_a_file_is_stamped_on_its_way(tmp_path: Path):
 def test_a_base_exception_of_torch_is_translated():
     cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
     with (
-        pytest.raises(CheckpointError, match=r"^It failed, by process 3: Size mismatch"),
+        pytest.raises(CheckpointError, match=r"^It failed by process 3: Size mismatch"),
         shard_files._translate_errors("It failed"),
     ):
         raise CheckpointException("", {3: (cause, None)})  # pyright: ignore[reportArgumentType]
@@ -46,7 +46,7 @@ def test_a_base_exception_of_torch_is_translated():
 
 def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
-    with pytest.raises(InvalidConfig, match="has no distributed checkpoints of safetensors"):
+    with pytest.raises(InvalidConfig, match="has no distributed checkpoints in safetensors format"):
         safetensors_storage()
 
 

@@ -132,7 +132,7 @@ def test_a_shard_that_is_gone_is_named(tmp_path: Path):
 def test_shards_that_do_not_hold_all_are_refused(tmp_path: Path):
     found = saved(tmp_path, [THREE[0], THREE[2]]).load_latest()
     assert found is not None
-    with pytest.raises(CheckpointError, match=r"do not hold all of 'model\.w'"):
+    with pytest.raises(CheckpointError, match=r"contain only a part of 'model\.w'"):
         load_full_state(*found)
 
 

@@ -336,7 +336,7 @@ def refused() -> dict[str, tuple[Any, str]]:
         "key": ({(1, 2): 3}, "optimizer has a key that is a tuple: (1, 2)."),
         "graph": ([torch.zeros(1, requires_grad=True)], "requires a gradient"),
         "sparse": ([torch.eye(2).to_sparse()], "optimizer.0 is a tensor of torch.float32, torch.sparse_coo, on cpu"),
-        "meta": ([torch.empty(2, device="meta")], "on meta: not plain memory"),
+        "meta": ([torch.empty(2, device="meta")], "on meta, which cannot be saved"),
         "sub-byte": ([torch.zeros(2, dtype=torch.uint8).view(torch.uint4)], "torch.uint4"),
         "objects": ([np.array([None])], "optimizer.0 is a NumPy array of object."),
         "masked": ([np.ma.array([1])], "optimizer.0 is a MaskedArray."),

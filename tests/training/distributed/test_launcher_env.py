@@ -171,7 +171,7 @@ def test_tasks_per_node():
 
 
 def test_a_list_of_nodes_that_cannot_be_read():
-    with pytest.raises(InvalidConfig, match=r"node\[.*no host") as error:
+    with pytest.raises(InvalidConfig, match=r"node\[.*no valid host") as error:
         read_launch_info({**SRUN, "SLURM_STEP_NODELIST": "node[", "SLURM_JOB_NODELIST": "node["})
     assert "scontrol show hostnames" in error.value.fix
 

@@ -154,5 +154,5 @@ def test_unnamed_terms_do_not_hide_the_total():
 
 
 def test_a_metric_called_loss_is_refused():
-    with pytest.raises(InvalidConfig, match="name of the objective"):
+    with pytest.raises(InvalidConfig, match="reserved for the objective"):
         evaluate(network(), batches(8), nn.CrossEntropyLoss(), metrics={"loss": Accuracy})

@@ -69,7 +69,7 @@ def test_shapes_that_do_not_fit_are_named():
 def test_classes_outside_the_table_are_an_error(output, target):
     metric = Confusion(3)
     metric.update(output, target)
-    with pytest.raises(InvalidData, match="are outside of 3 classes"):
+    with pytest.raises(InvalidData, match="are not among the 3 classes"):
         metric.compute()
 
 

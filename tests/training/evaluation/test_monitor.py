@@ -89,7 +89,7 @@ def test_an_unknown_metric_is_named_with_the_known_ones():
 
 
 def test_no_metric_at_all_is_said_so():
-    with pytest.raises(InvalidConfig, match="none at all"):
+    with pytest.raises(InvalidConfig, match="They compute: nothing"):
         Monitor(MonitorConfig()).observe({}, 1)
 
 

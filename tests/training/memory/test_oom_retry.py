@@ -141,7 +141,7 @@ def test_nothing_of_the_failed_graph_is_held_when_it_is_tried_again(build: Any, 
 
 
 def test_one_example_that_does_not_fit_ends_the_run_with_its_size(build: Any, cut: Any):
-    with pytest.raises(OutOfMemory, match=r"on 1 example at a time.*tensor \[1, 6\] float64") as caught:
+    with pytest.raises(OutOfMemory, match=r"micro-batch of 1 example,.*tensor \[1, 6\] float64") as caught:
         trained(build, cut, Narrow(0))
     assert "recompute" in caught.value.fix
     assert "228 bytes" in caught.value.why
@@ -245,7 +245,7 @@ def test_the_limit_is_saved_and_resuming_is_bitwise_exact(build: Any, cut: Any, 
     whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", reporter, epochs=2)
     noted = [event for event in reporter.of(Notice) if event.kind == "out_of_memory"]
     assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
-    assert "with a micro-batch of 12; from here on the micro-batch is 6" in noted[0].message
+    assert "with a micro-batch of 12; from this update on, the micro-batch is 6" in noted[0].message
     assert sum(row.examples for event in reporter.of(UpdatesDone) for row in event.rows) == 60
 
     fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "parts", reporter, epochs=1)

@@ -98,7 +98,7 @@ def test_only_the_blocks_that_are_named():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(3)))
     assert enable_recompute(model, only=["1"]) == ["1"]
     assert ["forward" in vars(block) for block in model] == [False, True, False]
-    with pytest.raises(InvalidModel, match="'3' is no repeated block"):
+    with pytest.raises(InvalidModel, match="'3' is not a repeated block"):
         enable_recompute(model, only=["0", "3"])
 
 

@@ -170,7 +170,7 @@ def test_nothing_trainable_says_what_is_frozen():
         ({"lr": 0.0}, r"optim\.lr is 0\.0"),
         ({"lr": float("nan")}, r"optim\.lr is nan"),
         ({"weight_decay": -0.1}, r"optim\.weight_decay is -0\.1"),
-        ({"betas": (0.9, 1.0)}, r"AdamW refuses its settings: .*1\.0"),
+        ({"betas": (0.9, 1.0)}, r"AdamW does not accept its settings: .*1\.0"),
         ({"name": "sgd", "nesterov": True, "momentum": 0.0}, "Nesterov"),
     ],
 )
@@ -196,7 +196,7 @@ def test_missing_frozen_and_foreign_parameters_are_each_named():
             "backbone.1.bias, embedding.weight."
         ),
         "In the optimizer, but frozen: head.bias.",
-        "In the optimizer, but not in the model: group 0, place 1, shape (8, 9).",
+        "In the optimizer, but not in the model: group 0, index 1, shape (8, 9).",
     ]
 
 

@@ -1,11 +1,12 @@
-"""All checkpoints of one run: each is complete or absent at every instant.
+"""The checkpoints of one run: at any time, each is either complete or absent.
 
-    root/update-000000123/      see manifest.py for what is in it
+    root/update-000000123/      manifest.py lists the files in it
          update-000000456/
-         update-000000456-2/    a second save of that update; the first one is removed when this one is complete
+         update-000000456-2/    a second save of that update; the first save is removed when this one is complete
 
-A checkpoint is written into a hidden folder next to it, every file synced, the manifest last; then it is renamed.
-Which one is the latest or the best is read from the manifests and kept nowhere else, so it cannot be out of date.
+A checkpoint is written into a hidden folder in the same root. Every file is synced to disk, the manifest last; then
+the folder is renamed. The latest and the best checkpoint are determined from the manifests alone, so this information
+cannot be out of date.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _PART = re.compile(r"[A-Za-z0-9_]+")
 
 
 class CheckpointFolder:
-    """All checkpoints of one run.
+    """The checkpoints of one run.
 
     Args:
-        root: the folder that holds them.
-        keep_last: number of newest ones kept; at least one.
-        keep_best: number of best ones kept, by the metric.
-        metric: its name in a checkpoint's metrics.
-        mode: whether less or more is better.
+        root: the folder that holds the checkpoints.
+        keep_last: number of newest checkpoints to keep; the newest one is kept even if this is 0.
+        keep_best: number of checkpoints to keep that are best by ``metric``.
+        metric: name of the metric that ranks the checkpoints.
+        mode: whether lower or higher values are better.
         writing: create the folder, and remove what a killed save left in it. False only reads, also from a live run.
 
     Raises:
@@ -82,17 +83,17 @@ class CheckpointFolder:
             self._prepare()
 
     def save(self, state: Mapping[str, object], *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
-        """Write a checkpoint and sync it to disk, then remove those no longer kept.
+        """Write a checkpoint and sync it to disk, then remove the checkpoints that need not be kept.
 
         Args:
             state: part name to tree, as `state_tree.pack` takes it; each part's tensors go to a file of that name.
-            update: updates done so far; a checkpoint of the same update is replaced.
+            update: number of updates done; a checkpoint of the same update is replaced.
             epoch: current epoch, for information.
-            metrics: the latest evaluation; NaN is never best.
+            metrics: metrics of the latest evaluation; a checkpoint with NaN is never the best.
 
         Raises:
-            CheckpointError: the state holds something that is not data, or the disk refuses; older checkpoints are
-                untouched and the partial one is gone.
+            CheckpointError: the state holds something that is not data, or writing fails; older checkpoints are
+                untouched and the partial one is removed.
 
         Cost: blocks until everything is on disk.
         """
@@ -107,12 +108,12 @@ class CheckpointFolder:
         metrics: Mapping[str, float],
         write_extra: WriteExtra | None = None,
     ) -> Checkpoint:
-        """Do as `save` does, with a state from `pack_state`; on any thread, one at a time.
+        """Write a checkpoint like `save`, from the result of `pack_state`; callable on any thread, one at a time.
 
         ``write_extra`` writes further files of the checkpoint.
 
         Raises:
-            CheckpointError: the disk refuses; older checkpoints are untouched and the partial one is gone.
+            CheckpointError: writing fails; older checkpoints are untouched and the partial one is removed.
         """
         path = self._free_path(update)
         numbers = {name: float(value) for name, value in metrics.items()}
@@ -122,17 +123,17 @@ class CheckpointFolder:
         return checkpoint
 
     def adopt(self, update: int, fill: Callable[[Path], None]) -> tuple[Checkpoint, dict[str, Any]]:
-        """Import a checkpoint from elsewhere; it gets its final name after every byte of it was checked.
+        """Import a checkpoint from elsewhere; it gets its final name after all its bytes have been checked.
 
         Args:
-            update: the update that its name states.
-            fill: writes its files into the given folder, which exists and is empty.
+            update: number of updates in the checkpoint's name.
+            fill: function that writes the checkpoint's files into the empty folder that it is called with.
 
         Returns:
             The local checkpoint and its state.
 
         Raises:
-            CheckpointError: it is incomplete, or the disk refuses; nothing of it is left.
+            CheckpointError: the checkpoint is incomplete, or writing fails; its files are removed.
             NewerSchemaError: a newer trueloop wrote it.
         """
         path, states = self._free_path(update), list[dict[str, Any]]()
@@ -148,7 +149,7 @@ class CheckpointFolder:
         return _read_checkpoint_of(path, update), states[0]
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the complete ones, oldest first: manifest intact, every file present and of the right size.
+        """Return the complete checkpoints, oldest first: manifest intact, every file present and of the right size.
 
         Raises:
             NewerSchemaError: a newer trueloop wrote one of them.
@@ -156,19 +157,19 @@ class CheckpointFolder:
         return _one_per_update(self._scan()[0])
 
     def problems(self) -> list[str]:
-        """Return one sentence for each folder that is skipped: torn, tampered with, or not a checkpoint."""
+        """Return one sentence for each skipped folder: incomplete, tampered with, or not a checkpoint."""
         return self._scan()[1]
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest complete one that has not failed to load."""
+        """Return the newest complete checkpoint that has not failed to load; None if there is none."""
         return next(reversed(self.checkpoints()), None)
 
     def best(self) -> Checkpoint | None:
-        """Return the best complete one by the metric, of equals the older one; None where none has the metric."""
+        """Return the best complete checkpoint, the older one in a tie; None if no checkpoint has the metric."""
         return next(iter(self._ranked(self.checkpoints())), None)
 
     def leftovers(self) -> list[Path]:
-        """Return hidden folders of killed or running saves and removals; they are removed at the next start.
+        """Return the hidden folders of unfinished saves and removals; the next start removes them.
 
         Raises:
             OSError: the folder cannot be listed.
@@ -177,10 +178,10 @@ class CheckpointFolder:
 
     @contextmanager
     def visibility_token(self) -> Generator[Path]:
-        """Make an empty folder with a unique name for a moment, so that other processes can check that they see it.
+        """Create a temporary empty folder with a unique name, so that other processes can check that they see it.
 
         Raises:
-            CheckpointError: the disk refuses.
+            CheckpointError: the folder cannot be created or removed.
         """
         path = self._hidden("saving", self.path_of(0))
         try:
@@ -191,7 +192,7 @@ class CheckpointFolder:
             raise unwritable(path, error) from error
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Load a checkpoint after checking every byte of it; nothing in it is ever executed.
+        """Load a checkpoint after checking all its bytes; nothing in it is ever executed.
 
         Raises:
             CheckpointError: it is damaged or unreadable; from now on it is skipped and listed in `problems`.
@@ -212,10 +213,10 @@ class CheckpointFolder:
             raise failure from error
 
     def load_latest(self) -> tuple[Checkpoint, dict[str, Any]] | None:
-        """Load the newest checkpoint that is complete to the last bit; `problems` then names those skipped.
+        """Load the newest undamaged checkpoint; `problems` then lists the skipped ones.
 
         Returns:
-            None where there is none.
+            The checkpoint and its state, or None if there is none.
         """
         while (checkpoint := self.latest()) is not None:
             try:
@@ -223,7 +224,7 @@ class CheckpointFolder:
             except NewerSchemaError:
                 raise
             except CheckpointError:
-                continue  # load() has recorded it: latest() now returns the one before
+                continue  # load() has recorded the damage: latest() now returns the previous checkpoint
         return None
 
     def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
@@ -237,7 +238,7 @@ class CheckpointFolder:
         except OSError as error:
             raise unwritable(path, error) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)  # already renamed if all went well
+            shutil.rmtree(hidden, ignore_errors=True)  # does nothing if the folder has been renamed
         self._failed.pop(path.name, None)
 
     def _prepare(self) -> None:
@@ -247,10 +248,10 @@ class CheckpointFolder:
         except OSError as error:
             raise unwritable(self._root, error) from error
         for entry in leftovers:
-            shutil.rmtree(entry, ignore_errors=True)  # a folder that cannot be removed now is retried at the next start
+            shutil.rmtree(entry, ignore_errors=True)  # a folder that cannot be removed is tried again at the next start
 
     def _scan(self) -> tuple[list[Checkpoint], list[str]]:
-        """Return all complete checkpoints by update and save, and a sentence on each other folder."""
+        """Return all complete checkpoints, sorted by update and save, and a sentence on each other folder."""
         complete: list[Checkpoint] = []
         problems: list[str] = []
         for path in self._folders():
@@ -268,7 +269,7 @@ class CheckpointFolder:
         return complete, problems
 
     def _folders(self) -> list[Path]:
-        """Return every folder named like a checkpoint, by update and save."""
+        """Return every folder named like a checkpoint, sorted by update and save."""
         try:
             return sorted(
                 (entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_update_and_save
@@ -284,33 +285,33 @@ class CheckpointFolder:
         return path.with_name(f"{path.name}-{max(saves) + 1}") if saves else path
 
     def path_of(self, update: int) -> Path:
-        """Return the path of an update's checkpoint, if it was saved once."""
+        """Return the path of the first save of an update."""
         return self._root / f"update-{update:09d}"
 
     def _hidden(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
         return self._root / f".{purpose}-{path.name}-{secrets.token_hex(4)}"
 
     def _ranked(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-        """Sort best first; those without the metric, or with NaN, are left out."""
+        """Sort checkpoints best first; leave out those whose metric is missing or NaN."""
         metric = self._metric
         ranked = [each for each in checkpoints if not math.isnan(each.metrics.get(metric, math.nan))]
         return sorted(ranked, key=lambda checkpoint: self._sign * checkpoint.metrics[metric])
 
     def _retain(self, saved: Checkpoint) -> None:
-        """Remove complete checkpoints beyond those to keep; damaged ones are evidence and stay."""
+        """Remove the complete checkpoints that need not be kept; damaged ones stay as evidence."""
         everything, _ = self._scan()
         complete = _one_per_update(everything)
         newest = complete[-max(1, self._keep_last) :]
-        kept = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(complete)[: self._keep_best])}
+        to_keep = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(complete)[: self._keep_best])}
         for checkpoint in everything:
-            if checkpoint.path not in kept:
+            if checkpoint.path not in to_keep:
                 self.remove(checkpoint)
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Remove one checkpoint; it is renamed first, so that a crash leaves no torn checkpoint but a leftover.
+        """Remove one checkpoint. It is renamed first, so that a crash leaves a hidden folder, not a partial checkpoint.
 
         Raises:
-            CheckpointError: the disk refuses; the checkpoint is still complete.
+            CheckpointError: the checkpoint cannot be renamed; it is still complete.
         """
         path = checkpoint.path
         hidden = self._hidden("removing", path)
@@ -323,15 +324,16 @@ class CheckpointFolder:
                 why="The new one is saved, but the disk would fill up.",
                 fix=f"Allow writing to {self._root}.",
             ) from error
-        shutil.rmtree(hidden, ignore_errors=True)  # a folder that cannot be removed now is removed at the next start
+        shutil.rmtree(hidden, ignore_errors=True)  # a folder that cannot be removed is tried again at the next start
 
 
 def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) -> PackedState:
-    """Convert each part of a state to its written form; see `state_tree.pack`.
+    """Convert each part of a state to JSON and tensors; see `state_tree.pack`.
 
     Args:
         state: part name to tree.
-        copy: share no memory with the state, so that it may change meanwhile; an earlier copy is overwritten.
+        copy: earlier result to overwrite with a copy ({} for none), so that the state may change during the save; None
+            shares memory with the state.
 
     Raises:
         CheckpointError: the state holds something that is not data.
@@ -355,13 +357,13 @@ def _read_checkpoint_of(path: Path, update: int) -> Checkpoint:
 
 
 def _update_and_save(path: Path) -> tuple[int, int]:
-    """Return the update in a folder's name, and which save of the update it is."""
+    """Return the update in a folder's name, and the number of the save of that update, from 1."""
     match = cast("re.Match[str]", FOLDER.fullmatch(path.name))
     return int(match[1]), int(match[2] or 1)
 
 
 def _one_per_update(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Keep the last save of each update, in order."""
+    """Return the last save of each update, in order."""
     return list({checkpoint.update: checkpoint for checkpoint in checkpoints}.values())
 
 

@@ -1,4 +1,4 @@
-"""Write files that survive a crash: synced to disk, identified by size and checksum."""
+"""Write files that survive a crash: they are synced to disk, and identified by size and checksum."""
 
 import errno
 import hashlib
@@ -25,16 +25,16 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
     """Write a new file and sync it to disk.
 
     Args:
-        path: a new file.
-        parts: the bytes of the file, end to end.
+        path: path of a file that does not exist.
+        parts: the content of the file, in order.
 
     Returns:
-        Size and checksum of the bytes passed in, not of those read back from the disk.
+        Size and checksum of ``parts``; the file is not read again.
 
     Raises:
         OSError: the file cannot be written; a partial file is left.
 
-    Cost: no copy; the checksum is computed in parallel with the writing (half the time at 512 MiB).
+    Cost: no copy; the checksum is computed while writing (which takes half the time for 512 MiB).
     """
     digest = hashlib.sha256()
     with path.open("xb") as file, ThreadPoolExecutor(1) as hashing:
@@ -47,7 +47,7 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the names in a folder (a new file, a rename), survive a power failure.
+    """Sync a file, or a folder with new or renamed files, to disk, so that it survives a power failure.
 
     Raises:
         OSError: the path cannot be synced.
@@ -60,7 +60,7 @@ def sync(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> CheckpointError:
-    """Explain a write that failed, after its partial files were removed."""
+    """Return an error that explains a failed write, whose partial files have been removed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = f"Free space on the disk of {path.parent}, or choose a run folder on another one; then resume."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -75,14 +75,14 @@ def unwritable(path: Path, error: OSError) -> CheckpointError:
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
-    """Explain a read that failed."""
+    """Return an error that explains a failed read."""
     return CheckpointError(f"{path} could not be read: {error.strerror or error}.", fix="Check path and permissions.")
 
 
 def damaged(path: Path, reason: str) -> CheckpointError:
-    """Explain a file or checkpoint that differs from what was written."""
+    """Return an error that explains that a file or checkpoint has changed since it was written."""
     return CheckpointError(
         f"{path} is damaged: {reason}.",
-        why="Resuming from it would use other numbers than those saved, without an error.",
+        why="Resuming from it would silently use other numbers than those that were saved.",
         fix="Use another checkpoint, or copy this one again from an intact copy.",
     )

@@ -1,10 +1,10 @@
-"""Write one checkpoint's folder, and check everything when reading it.
+"""Write the folder of one checkpoint, and check all its content when reading it.
 
-model.safetensors      the tensors of each part of the state
+model.safetensors      tensors of the part "model" of the state; one such file for each part that has tensors
 optimizer.safetensors
-shard-00001-*          each process's part of sharded tensors; see shard_files.py
+shard-00001-*          the parts of sharded tensors that one process has; see shard_files.py
 state.json             everything that is not a tensor, with references to the tensors
-manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
+manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, own SHA-256; written last
 
 No file is used before its checksum is verified. Checkpoints of an earlier schema are converted by `MIGRATIONS`, one
 version at a time.
@@ -38,22 +38,22 @@ MANIFEST, STATE = "manifest.json", "state.json"
 PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
 
 WriteExtra: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
-"""Writes more files into a folder, synced to disk, and returns their sizes and checksums."""
+"""Function that writes further files into a folder, synced to disk, and returns their sizes and checksums."""
 
 FILE = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*\.(safetensors|json)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One step from a schema to the next one; checksums are checked before it, on the bytes that were written."""
+    """Conversion from one schema to the next one; it runs after the checksums of the original bytes are checked."""
 
     manifest: Callable[[dict[str, Any]], dict[str, Any]]
-    """Converts the manifest's JSON object to the next schema, except for its "schema" entry."""
+    """Function that converts the manifest's JSON object to the next schema, except for its "schema" entry."""
     state: Callable[[dict[str, Any]], dict[str, Any]]
-    """Converts the whole state, tensors included, to what the next schema would have saved."""
+    """Function that converts the state, including tensors, to what the next schema would have saved."""
 
 
-# From schema -> the migration to the next one; schema 1 is the first.
+# Schema -> the migration to the next schema; schema 1 is the first.
 MIGRATIONS: dict[int, Migration] = {1: Migration(manifest=lambda manifest: manifest, state=lambda state: state)}
 
 
@@ -64,15 +64,15 @@ class Checkpoint:
     path: Path
     """Folder of the checkpoint."""
     update: int
-    """Updates done when it was saved."""
+    """Number of updates done when the checkpoint was saved."""
     epoch: int
-    """Epoch it was saved in, counted as in the loop."""
+    """Number of epochs completed when the checkpoint was saved."""
     metrics: Mapping[str, float]
-    """The latest evaluation before it: {"val/loss": 0.1}."""
+    """Metrics of the checkpoint's weights: {"val/loss": 0.1}; empty if they were not evaluated."""
 
 
 class NewerSchemaError(CheckpointError):
-    """A newer trueloop wrote this checkpoint; skipping it would lose its work, so that never happens silently."""
+    """A newer trueloop wrote this checkpoint. It is never skipped silently, as the training in it would be lost."""
 
 
 def write_folder(
@@ -81,10 +81,10 @@ def write_folder(
     """Write every file of a checkpoint and sync it to disk, the manifest last.
 
     Args:
-        folder: exists and is empty.
-        parts: results of `state_tree.pack` by name; the name of a part is the name of its tensor file.
-        checkpoint: the content of the manifest.
-        write_extra: writes further files of the checkpoint, before the others.
+        folder: an existing, empty folder.
+        parts: results of `state_tree.pack` by name; each part's tensors are written to a file of that name.
+        checkpoint: content of the manifest.
+        write_extra: function that writes further files of the checkpoint; it is called first.
 
     Raises:
         OSError: a file cannot be written; partial files are left.
@@ -112,7 +112,7 @@ def write_folder(
 
 
 def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
-    """Check a checkpoint without reading its files: manifest intact, each file present and of the right size.
+    """Check a checkpoint without reading its files: the manifest is intact, and each file has the right size.
 
     Raises:
         OSError: a file cannot be read.
@@ -132,12 +132,12 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
     for name, stamp in stamps.items():
         _check_file(path, name, stamp)
     if STATE not in stamps:
-        raise damaged(path, f"{MANIFEST} does not name {STATE}")
+        raise damaged(path, f"{MANIFEST} does not list {STATE}")
     return checkpoint, stamps
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every byte of a checkpoint against its manifest, without loading it; needs no torch.
+    """Check every byte of a checkpoint against its manifest, without loading it; does not import torch.
 
     Raises:
         CheckpointError: this is not a complete checkpoint, or it cannot be read.
@@ -157,7 +157,7 @@ def verify(path: Path) -> Checkpoint:
 def read_folder(path: Path) -> dict[str, Any]:
     """Read the whole state, after checking every byte against the manifest.
 
-    Shards are checked as well but not read: the state has a `state_tree.ShardReference` for them, see `shard_files`.
+    Shards are checked but not read: the state has a `state_tree.ShardReference` for each tensor in them.
 
     Raises:
         OSError: a file cannot be read.
@@ -173,19 +173,19 @@ def read_folder(path: Path) -> dict[str, Any]:
         raise damaged(path, f"{STATE} does not match its checksum")
     trees: dict[str, Any] = json.loads(content)
     files = [f"{name}.safetensors" for name in trees]
-    with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs meanwhile
+    with ThreadPoolExecutor() as pool:  # computing a checksum takes one core, and the others are idle now
         shards = [name for name in stamps if name not in (STATE, *files)]
         checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
         tensors = pool.map(_read_part, repeat(path), files, repeat(stamps))
         state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
-        list(checks)  # raises their errors
+        list(checks)  # raises the errors of the checks
     for step in steps:
         state = step.state(state)
     return state
 
 
 def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
-    """Undo what `state_tree.pack` does to metrics: a non-finite number is written as the bytes of its double."""
+    """Undo what `state_tree.pack` does to metrics: it writes a non-finite number as the bytes of its double."""
     numbers = packed["dict"]
     return {
         name: struct.unpack(">d", bytes.fromhex(value["float"]))[0] if isinstance(value, dict) else float(value)
@@ -194,7 +194,7 @@ def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
 
 
 def _read_sealed(path: Path) -> tuple[dict[str, Any], list[Migration]]:
-    """Return the manifest as written, after checking its checksum, and the migrations to the current schema."""
+    """Check the manifest's checksum; return its original content, and the migrations to the current schema."""
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it is incomplete, or not a checkpoint")
     content = (path / MANIFEST).read_bytes()
@@ -208,8 +208,8 @@ def _migrations_from(path: Path, schema: object) -> list[Migration]:
     """Return the migrations from a schema to the current one, in order."""
     if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
         raise NewerSchemaError(
-            f"{path} was written with checkpoint schema {schema!r}; this trueloop knows {SCHEMA}.",
-            why="Another trueloop wrote it, most likely a newer one, whose format is unknown to this version.",
+            f"{path} has checkpoint schema {schema!r}; the newest one that this trueloop can read is {SCHEMA}.",
+            why="Most likely a newer trueloop wrote it, whose format is unknown to this version.",
             fix="Upgrade: pip install -U trueloop",
         )
     return [MIGRATIONS[old] for old in range(schema, SCHEMA)]
@@ -217,7 +217,7 @@ def _migrations_from(path: Path, schema: object) -> list[Migration]:
 
 def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
     if not FILE.fullmatch(name):
-        raise damaged(path, f"{MANIFEST} names an impossible file: {name!r}")
+        raise damaged(path, f"{MANIFEST} lists a file with an invalid name: {name!r}")
     try:
         status = (path / name).lstat()
     except FileNotFoundError:
@@ -235,7 +235,7 @@ def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
 
 
 def _read_part(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
-    """Read the tensors of one part; an empty mapping where it has none."""
+    """Read the tensors of one part; return an empty mapping if it has none."""
     from trueloop.training.checkpoint.tensor_file import read_tensors
 
     if name not in stamps:

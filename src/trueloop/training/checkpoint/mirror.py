@@ -1,9 +1,9 @@
-"""Mirror the checkpoints of a run to object storage, where nothing can be renamed.
+"""Mirror the checkpoints of a run to object storage, in which files cannot be renamed.
 
     URL/checkpoints/update-000000123/model.safetensors ... manifest.json
 
-The manifest is uploaded last and removed first: a checkpoint without one does not exist. Files count as uploaded only
-under the manifest they belong to. A downloaded checkpoint is checked like every other one.
+The manifest is uploaded last and removed first: a folder without a manifest is not a checkpoint. Uploaded files are
+only used again if their manifest matches. Downloaded checkpoints are checked like all others.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,18 +19,18 @@ LoadedCheckpoint = tuple[Checkpoint, dict[str, Any]]
 
 
 class MirrorError(CheckpointError):
-    """The storage cannot be read or written now: training continues without it, and later saves try again."""
+    """The storage cannot be read or written; training continues without it, and later saves try again."""
 
 
 class Mirror:
     """One run's checkpoints at one URL of an object store; only one run at a time may write there.
 
     Args:
-        url: as in fsspec: "s3://bucket/run", "gs://bucket/run", "file:///mnt/backup/run".
+        url: a URL for fsspec: "s3://bucket/run", "gs://bucket/run", "file:///mnt/backup/run".
 
     Raises:
         MissingExtra: fsspec is not installed.
-        InvalidConfig: the protocol is unknown, or its own package is not installed.
+        InvalidConfig: the protocol is unknown, or the package for it is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -39,32 +39,32 @@ class Mirror:
         self._root = f"{path.rstrip('/')}/checkpoints"
         self._compared: set[str] = set()
 
-    def sync(self, kept: Sequence[Checkpoint]) -> None:
-        """Upload missing ones of these checkpoints, newest first, then remove all others.
+    def sync(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Upload those of these checkpoints that are missing, newest first, then remove all others.
 
         Args:
-            kept: the local ones, oldest first; one that is removed locally meanwhile is skipped.
+            checkpoints: the local checkpoints, oldest first; those that are removed locally meanwhile are skipped.
 
         Raises:
-            MirrorError: the storage refuses.
+            MirrorError: the storage cannot be read or written.
 
-        Cost: blocks for the upload; a listing per checkpoint where there is nothing to do.
+        Cost: blocks for the upload; if nothing is missing, only lists the files of each checkpoint.
         """
         with self._storage_errors("written"):
-            for checkpoint in reversed(kept):
+            for checkpoint in reversed(checkpoints):
                 try:
                     self._upload(checkpoint)
                 except (OSError, CheckpointError):
                     if checkpoint.path.exists():
                         raise
-            for name in self._folders() - {checkpoint.path.name for checkpoint in kept}:
+            for name in self._folders() - {checkpoint.path.name for checkpoint in checkpoints}:
                 self._remove(name)
 
     def clear(self) -> None:
         """Remove every checkpoint, for a run that starts over.
 
         Raises:
-            MirrorError: the storage refuses.
+            MirrorError: the storage cannot be read or written.
         """
         self.sync([])
 
@@ -72,14 +72,14 @@ class Mirror:
         """Download the newest complete checkpoint.
 
         Args:
-            than: only checkpoints of later updates.
-            folder: imports it.
+            than: number of updates; only checkpoints after more updates are downloaded.
+            folder: folder that imports the checkpoint.
 
         Returns:
-            The local checkpoint and its state; and a sentence on each that was skipped.
+            The local checkpoint and its state, if any; and a sentence on each skipped checkpoint.
 
         Raises:
-            MirrorError: the storage does not respond.
+            MirrorError: the storage cannot be read.
             NewerSchemaError: a newer trueloop wrote it.
         """
         problems: list[str] = []
@@ -100,7 +100,7 @@ class Mirror:
         manifest = (path / MANIFEST).read_bytes()
         uploaded = self._sizes(name)
         if MANIFEST not in uploaded:
-            uploaded = {}  # left by an interrupted upload, of this checkpoint or of another run's
+            uploaded = {}  # an interrupted upload has left the files, maybe one of another run
         elif name not in self._compared and self._fs.cat_file(self._address(name, MANIFEST)) != manifest:
             self._fs.rm_file(self._address(name, MANIFEST))
             uploaded = {}
@@ -112,7 +112,7 @@ class Mirror:
     def _remove(self, name: str) -> None:
         if MANIFEST in self._sizes(name):
             self._fs.rm_file(self._address(name, MANIFEST))
-        with suppress(FileNotFoundError):  # where folders are only prefixes, they vanish with their last file
+        with suppress(FileNotFoundError):  # in some stores a folder is only a prefix, and vanishes with its last file
             self._fs.rm(self._address(name), recursive=True)
         self._compared.discard(name)
 
@@ -133,7 +133,7 @@ class Mirror:
         return {name for name in self._list_sizes(self._root) if FOLDER.fullmatch(name)}
 
     def _sizes(self, name: str) -> dict[str, int]:
-        """Return the size of each file of one checkpoint that is there."""
+        """Return the sizes of the uploaded files of one checkpoint, by name."""
         return {file: size for file, size in self._list_sizes(self._address(name)).items() if FILE.fullmatch(file)}
 
     def _list_sizes(self, path: str) -> dict[str, int]:
@@ -147,14 +147,14 @@ class Mirror:
         return "/".join(filter(None, (self._root, name, file)))
 
     @contextmanager
-    def _storage_errors(self, done: str) -> Generator[None]:
-        """Convert every exception of the storage, whose class differs by package, to a MirrorError."""
+    def _storage_errors(self, operation: str) -> Generator[None]:
+        """Convert every exception of the storage, whose type depends on its package, to a MirrorError."""
         try:
             yield
         except Exception as error:
             raise MirrorError(
-                f"The mirror {self.url} could not be {done}: {type(error).__name__}: {error}",
-                why="Without it, the checkpoints are on this machine only.",
+                f"The mirror {self.url} could not be {operation}: {type(error).__name__}: {error}",
+                why="Without the mirror, the checkpoints are only on this machine.",
                 fix="Check the URL, the credentials and the network; or set checkpoint.mirror to none.",
             ) from error
 
@@ -171,11 +171,11 @@ def _file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:
         package = known_implementations[protocol]["class"].partition(".")[0]
         raise InvalidConfig(
-            f"checkpoint.mirror is {url!r}, but {package!r}, which handles {protocol}://, is not installed.",
+            f"checkpoint.mirror is {url!r}, but the package {package!r} for {protocol}:// is not installed.",
             fix=f"pip install {package}",
         ) from error
     except ValueError as error:
         raise InvalidConfig(
             f"checkpoint.mirror is {url!r}: {error}.",
-            fix='It must be a URL that fsspec supports, such as "s3://bucket/run" or "file:///mnt/backup/run".',
+            fix='Set a URL that fsspec supports, such as "s3://bucket/run" or "file:///mnt/backup/run".',
         ) from error

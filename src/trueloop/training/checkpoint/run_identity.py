@@ -1,8 +1,8 @@
-"""Identify a run by everything that decides its weights, and compare that before the run is resumed.
+"""Identify a run by everything that determines its weights, and compare identities before the run is resumed.
 
-A checkpoint continued with another batch size, other data or edited code trains without an error, but is neither the
-old run nor a new one. So everything that decides a run's weights is saved by name, and `CONSEQUENCES` states for every
-name what a change of it means.
+A run that is resumed with another batch size, other data or edited code trains without an error, but it is neither the
+old run nor a new one. So everything that determines a run's weights is saved by name, and `CONSEQUENCES` states for
+every name what a change of its value means.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ Identity = Mapping[str, Any]
 Consequence = Literal["harmless", "inexact", "breaking"]
 
 CONSEQUENCES: Mapping[str, Consequence] = {
-    # harmless: the weights after every update stay bitwise those of the uninterrupted run
-    # inexact: the same run with other rounding or other random masks
-    # breaking: another run
-    "epochs": "harmless",  # fewer than done, and a moved horizon, are checked by `RunState.resume`
+    # harmless: the weights after every update equal those of the uninterrupted run, bit for bit
+    # inexact: it is the same run, with other rounding or other random masks
+    # breaking: it is another run
+    "epochs": "harmless",  # `RunState.resume` checks for fewer epochs than are done, and for a changed horizon
     "effective_batch": "breaking",
     "micro_batch": "inexact",
     "drop_last": "breaking",
     "seed": "breaking",
     "seeding": "harmless",  # a resumed run restores its generators from the checkpoint
     "deterministic": "inexact",
-    "device": "harmless",  # the resolved device is a fact of its own: "on.device"
-    "threads": "harmless",  # likewise: "on.threads"
+    "device": "harmless",  # the device in use is a separate fact: "on.device"
+    "threads": "harmless",  # likewise "on.threads"
     "workers": "harmless",
     "optim.name": "breaking",
     "optim.lr": "breaking",
@@ -56,7 +56,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "schedule.floor": "breaking",
     "schedule.step_epochs": "breaking",
     "schedule.gamma": "breaking",
-    "schedule.horizon_epochs": "harmless",  # as epochs
+    "schedule.horizon_epochs": "harmless",  # like "epochs"
     "precision": "breaking",
     "clip": "breaking",
     "freeze": "breaking",
@@ -83,26 +83,26 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
     "channels_last": "inexact",
-    "out_of_memory": "harmless",  # its effect on a run is saved with the run
+    "out_of_memory": "harmless",  # the resulting micro-batch is saved with the run
     "evaluate_every_epochs": "harmless",
     # Facts. A name that is not listed uses its longest listed prefix.
-    "options": "breaking",  # the recipe's own settings
+    "options": "breaking",  # settings of the recipe
     "code": "breaking",  # one fact per source file of the user, see `code_version`
     "model": "breaking",
     "objective": "breaking",
-    "optimizer": "breaking",  # the user's own one, with its defaults
+    "optimizer": "breaking",  # an optimizer of the user, with its defaults
     "data": "breaking",  # fingerprints of train and val, the sampler, how ready batches are combined
-    "data.test": "harmless",  # measured once, at the end
+    "data.test": "harmless",  # evaluated only once, at the end
     "on": "inexact",  # device, threads, processes, torch, trueloop
 }
 
-# A change of one of these changes the order of the current epoch, so what was read of it does not tell what is left.
+# A change of one of these changes the order of the current epoch, so the epoch cannot continue where it was.
 _ORDER_SETTINGS = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One name with two values; a missing value is the text "absent"."""
+    """A name whose saved and present values differ; a missing value is the string "absent"."""
 
     name: str
     was: Any
@@ -128,7 +128,7 @@ class Differences:
 
     @property
     def same_run(self) -> bool:
-        """True where resuming ends in bitwise the weights of the original run."""
+        """True if the resumed run ends with bitwise the same weights as the original one."""
         return not self.decisive
 
     @property
@@ -139,19 +139,19 @@ class Differences:
 
     @property
     def changes_order(self) -> bool:
-        """True where the data or their order differ from those of the saved epoch."""
+        """True if the data or their order differ from those of the saved epoch."""
         return any(each.name.startswith(_ORDER_SETTINGS) for each in self.all)
 
     def raise_if_breaking(self) -> None:
-        """Raise if the present run is another one than the saved one.
+        """Check that the present run is the saved one.
 
         Raises:
-            CheckpointError: something breaking differs; every difference is shown.
+            CheckpointError: there are breaking differences; the message lists them.
         """
         if breaking := self.with_consequence("breaking"):
             raise CheckpointError(
                 "The run in this folder is another one:\n  " + "\n  ".join(map(str, breaking)),
-                why="Continued like this it would be neither the old run nor a new one.",
+                why="If it continued, it would be neither the old run nor a new one.",
                 fix="Undo the change; or --fresh to start over (Trainer(fresh=True)), in another folder to keep both; "
                 "or --allow-change to continue anyway (Trainer(allow_change=True)).",
             )
@@ -163,11 +163,11 @@ def identify(
     """Return the identity of an assembled run.
 
     Args:
-        config: the settings of the run.
-        parts: assembled from them.
-        objective: as the user passed it.
-        extra: facts by name that only the caller knows: "code", "data", "options"; nested at will.
-        own_optimizer: the user brought it, so that `config.optim` says nothing about it.
+        config: settings of the run.
+        parts: the assembled run.
+        objective: the objective that the user passed.
+        extra: facts that only the caller knows, by name: "code", "data", "options"; mappings may be nested.
+        own_optimizer: the user passed an optimizer, so that `config.optim` does not describe it.
     """
     settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
     facts: dict[str, Any] = {
@@ -192,8 +192,8 @@ def compare(saved: Identity, present: Identity) -> Differences:
     """Return the differences, in the order of the present run.
 
     Args:
-        saved: the saved identity. A setting that is newer than it had its default.
-        present: from `identify`.
+        saved: the saved identity. A setting that did not exist when it was saved counts as having its default.
+        present: identity of the present run, from `identify`.
     """
     saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in present} | dict(saved)
     names = dict.fromkeys([*present, *saved])
@@ -208,7 +208,7 @@ def compare(saved: Identity, present: Identity) -> Differences:
 
 
 def consequence(name: str) -> Consequence:
-    """Return the consequence of a name's longest known prefix; an unknown name is breaking."""
+    """Return the consequence of a name's longest prefix in `CONSEQUENCES`; "breaking" if there is none."""
     while name not in CONSEQUENCES and "." in name:
         name = name.rpartition(".")[0]
     return CONSEQUENCES.get(name, "breaking")
@@ -218,7 +218,7 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
     """Read only the identity from a checkpoint, without its tensors and their checksums.
 
     Returns:
-        None where it cannot be read, or holds none.
+        None if the checkpoint cannot be read or has no identity.
     """
     try:
         return unpack(parse_json((checkpoint.path / STATE).read_bytes())["identity"], {})
@@ -230,13 +230,13 @@ def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flatten(cast("Mapping[str, Any]", value), f"{above}{key}.")
-        else:  # through JSON: a tuple becomes a list, as in the saved identity
+        else:  # converted to JSON and back: a tuple becomes a list, as in the saved identity
             yield f"{above}{key}", json.loads(json.dumps(value, default=str))
 
 
 def _is_same(name: str, was: Any, now: Any) -> bool:
     if name.startswith("code.") and isinstance(was, str) and isinstance(now, str):
-        # Bytes and syntax: either match shows that nothing changed, see `code_version.fingerprint`.
+        # Digests of bytes and of syntax: if either matches, nothing has changed, see `code_version.fingerprint`.
         return any(before == after for before, after in zip(was.split("/"), now.split("/"), strict=False))
     return json.dumps(was) == json.dumps(now)  # so that a NaN equals itself and True is not 1
 
@@ -264,7 +264,7 @@ def _describe_objective(objective: object) -> str:
 def _describe_layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
     """Describe a model's layers and their arguments, the same on any number of processes."""
     text = re.sub(r" at 0x[0-9a-f]+", "", describe_layers(model))
-    # One process trains the layers as built; several processes, their SyncBatchNorm versions.
+    # Several processes train with SyncBatchNorm layers, a single one with the original BatchNorm layers.
     return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
 
 

@@ -1,4 +1,4 @@
-"""Everything a run's future depends on, as one tree of tensors and numbers: the content of a checkpoint."""
+"""The content of a checkpoint: everything that a run needs to continue, as one tree of tensors and numbers."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ from trueloop.training.seeding import capture_generators, restore_generators, se
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """Number of epochs and updates done; the part of the state that is plain numbers."""
+    """How far a run has been trained, and its latest metrics."""
 
     epoch: int = 0
-    """Epochs completed."""
+    """Number of epochs completed."""
     update: int = 0
-    """Updates done in the whole run, skipped ones included."""
+    """Number of updates done in the run, including skipped ones."""
     update_in_epoch: int = 0
-    """Updates done in the current epoch."""
+    """Number of updates done in the current epoch."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """The newest evaluation, by "split/name"."""
+    """Metrics of the latest evaluation, by "split/name"."""
     measured_at: int = -1
-    """The update after which `metrics` were measured: they do not apply to later weights."""
+    """Number of updates done when `metrics` were measured: they do not apply to later weights."""
 
 
 class ResumeNotice(NamedTuple):
@@ -49,8 +49,8 @@ class RunState:
 
     Args:
         parts: the assembled run.
-        monitor: the best evaluation so far.
-        order: how the current epoch was opened.
+        monitor: monitor with the best evaluation so far.
+        order: the state with which the current epoch was opened.
     """
 
     def __init__(self, parts: Assembly, monitor: Monitor, order: EpochOrder) -> None:
@@ -59,10 +59,10 @@ class RunState:
         self.order = order
         self.position = Position()
         self.identity: Identity = {}
-        """Identity of this run; saved with it, and compared before it is resumed."""
+        """Identity of this run; saved in its checkpoints, and compared before it is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state, with the live tensors. Called on every process; the same on each."""
+        """Return the whole state; its tensors are not copied. To be called on every process; equal on all of them."""
         parts = self.parts
         generators = parts.parallel.processes.all_gather_object(capture_generators())
         return {
@@ -87,10 +87,10 @@ class RunState:
 
         Args:
             state: from `state_dict`.
-            changed: what the user changed on purpose; where the saved state no longer fits, the present run's is kept.
+            changed: what the user changed on purpose; saved state that does not fit the change is ignored.
 
         Raises:
-            CheckpointError: the saved weights do not fit the model, or the optimizer.
+            CheckpointError: the saved state does not fit the model or the optimizer.
         """
         changed = changed or Differences()
         parts = self.parts
@@ -100,7 +100,7 @@ class RunState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
                 f"The saved state does not fit this model: {error}",
-                why="It belongs to a model with other layers, or with other frozen parameters.",
+                why="The saved model has other layers or other frozen parameters.",
                 fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
             ) from error
         own_schedule = isinstance(parts.schedule, Schedule)  # only compares the saved state with its settings
@@ -110,7 +110,7 @@ class RunState:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
-        if "micro_batch" not in changed and "oom_retry" in state:  # else the user has set a new one
+        if "micro_batch" not in changed and "oom_retry" in state:  # a changed micro_batch replaces the saved limit
             parts.oom_retry.load_state_dict(state["oom_retry"])
         if parts.compiled_step and state.get("compiled"):
             parts.compiled_step.load_state_dict(state["compiled"])
@@ -134,22 +134,22 @@ class RunState:
         restore_generators({**saved[rank], **elsewhere})
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Restore only the weights of a saved state, and their average where one is kept."""
+        """Restore only the weights of a saved state, and their average if the run averages weights."""
         self._load_model(state["model"])
         self._load_average(state)
 
     def _load_model(self, weights: Mapping[str, Any]) -> None:
-        """Restore a model's state; full tensors are sharded where the model is."""
-        model, kept = self.parts.model, getattr(weights, "_metadata", None)
-        cut = OrderedDict(shard_state_like(model.state_dict(), weights))
-        cut._metadata = kept  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - versions of its modules
-        model.load_state_dict(cut)
+        """Restore a model's state; full tensors are sharded if the model is."""
+        model, metadata = self.parts.model, getattr(weights, "_metadata", None)
+        own = OrderedDict(shard_state_like(model.state_dict(), weights))
+        own._metadata = metadata  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - module versions
+        model.load_state_dict(own)
 
     def _load_average(self, state: Mapping[str, Any]) -> None:
         average = self.parts.average
         if average is None:
             return
-        live = self.parts.model.state_dict()  # the start of an average that the saved run did not keep
+        live = self.parts.model.state_dict()  # where the average starts if the saved run had none
         average.load_state_dict(state["average"] or {name: live[name] for name in average.state_dict()})
 
     def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[ResumeNotice]:
@@ -157,11 +157,11 @@ class RunState:
 
         Args:
             state: from `state_dict`.
-            epochs: total number, including those done.
-            allow_change: continue as another run, where the two differ.
+            epochs: number of epochs to train in total, including those done.
+            allow_change: continue even if the state belongs to another run.
 
         Returns:
-            Notices for a person; the first says where the run continues.
+            Messages to the user; the first one says where the run continues.
 
         Raises:
             InvalidConfig: more than ``epochs`` epochs are done.
@@ -171,44 +171,44 @@ class RunState:
         changed = compare(saved, self.identity) if saved else Differences()
         if not allow_change:
             changed.raise_if_breaking()
-        at = Position(**state["position"])
-        if at.epoch + (at.update_in_epoch > 0) > epochs:
+        saved_at = Position(**state["position"])
+        if saved_at.epoch + (saved_at.update_in_epoch > 0) > epochs:
             raise InvalidConfig(
-                f"epochs is {epochs}, but the run in this folder has already done {at.update} updates and is in "
-                f"epoch {at.epoch + 1}.",
+                f"epochs is {epochs}, but the run in this folder has already done {saved_at.update} updates and is in "
+                f"epoch {saved_at.epoch + 1}.",
                 why="Finished training cannot be undone.",
                 fix="Set more epochs, or start over with --fresh (or in another folder).",
             )
-        moved = self._describe_horizon_change(state["schedule"], at.update)
+        horizon = self._describe_horizon_change(state["schedule"], saved_at.update)
         self.load_state_dict(state, changed)
-        restarts = changed.changes_order and at.update_in_epoch > 0
-        again = f"; epoch {at.epoch + 1} restarts, as its order has changed" if restarts else ""
+        restarts = changed.changes_order and saved_at.update_in_epoch > 0
+        restart = f"; epoch {saved_at.epoch + 1} restarts, because its order has changed" if restarts else ""
         harmless = {"changed": [str(each) for each in changed.with_consequence("harmless")]}
         return [
-            ResumeNotice("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
+            ResumeNotice("resumed", f"The run continues after update {saved_at.update}{horizon}{restart}.", harmless),
             *_change_notices(changed, known=bool(saved) or not self.identity),
             *self._reduce_order_notice(changed),
         ]
 
     def _reduce_order_notice(self, changed: Differences) -> list[ResumeNotice]:
-        """Report that three or more processes sum in another order at first; with two the order does not matter."""
+        """Report that at first, three or more processes sum gradients in another order; for two, all orders agree."""
         size = self.parts.parallel.processes.size
         if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.with_consequence("inexact"):
             return []
         sentence = (
             f"DDP sums the gradients of {size} processes in another order in its first two windows than later, so the "
-            "weights equal those of the uninterrupted run except for rounding."
+            "weights differ from those of the uninterrupted run by rounding."
         )
         return [ResumeNotice("resumed_inexact", sentence, {})]
 
     def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
-        """Restore moments and counters; the settings of the groups too, unless the user changed them."""
+        """Restore moments and counters, and the settings of the groups unless the user changed them."""
         if "optim.name" in changed or "optimizer" in changed:
             return
         optimizer = self.parts.optimizer
-        # A user's scheduler counts from the rates it has set; trueloop's own sets them before every update.
-        kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
-        present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
+        # A user's scheduler computes a rate from the previous one; `Schedule` sets the rate before every update.
+        restored = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
+        present = [{key: group[key] for key in group.keys() - restored} for group in optimizer.param_groups]
         optimizer.load_state_dict(dict(shard_optimizer_state(optimizer, state["optimizer"])))
         match_state_layout(optimizer)
         if changed.with_consequence("breaking"):
@@ -216,7 +216,7 @@ class RunState:
                 group.update(settings)
 
     def _describe_horizon_change(self, saved: Mapping[str, Any], update: int) -> str:
-        """Describe what a longer (or shorter) schedule does to the rate at ``update``; needs a fresh optimizer."""
+        """Describe how a longer or shorter schedule changes the rate at ``update``; needs a new optimizer."""
         schedule = self.parts.schedule
         if not isinstance(schedule, Schedule):
             return ""
@@ -227,14 +227,14 @@ class RunState:
             return ""
         old = Schedule(self.parts.optimizer, settings, updates=before, updates_per_epoch=present["updates_per_epoch"])
         return (
-            f"; the schedule ends at update {now}, no longer at {before}, so the rate is {schedule.factor(update):.3g} "
-            f"of its peak here and not {old.factor(update):.3g} (schedule.horizon_epochs keeps the old end)"
+            f"; the schedule ends at update {now} instead of {before}, so the rate is {schedule.factor(update):.3g} "
+            f"of its peak here instead of {old.factor(update):.3g} (schedule.horizon_epochs keeps the old end)"
         )
 
     def shipped_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's state as evaluated: averaged where an average is kept, tied where tied.
+        """Return a copy of the model's state, averaged if the run averages weights; tied weights stay tied.
 
-        Of a sharded model, every process returns its part; see `sharded.gather_full_tensors`.
+        If the model is sharded, every process returns its part; see `sharded.gather_full_tensors`.
         """
         parts, copies = self.parts, dict[tuple[int, ...], Tensor]()
         with parts.average.applied() if parts.average else nullcontext():
@@ -250,9 +250,9 @@ def _change_notices(changed: Differences, *, known: bool) -> list[ResumeNotice]:
         sentence = "The checkpoint does not contain its settings, so nothing could be compared."
         notices.append(ResumeNotice("resumed_inexact", sentence, {}))
     if inexact := [str(each) for each in changed.with_consequence("inexact")]:
-        sentence = f"The same run, but no longer bitwise: {'; '.join(inexact)}."
+        sentence = f"It is the same run, but no longer bitwise equal: {'; '.join(inexact)}."
         notices.append(ResumeNotice("resumed_inexact", sentence, {"changed": inexact}))
     if breaking := [str(each) for each in changed.with_consequence("breaking")]:
-        sentence = f"Continues as another run, as requested: {'; '.join(breaking)}."
+        sentence = f"The run continues as another one, as requested: {'; '.join(breaking)}."
         notices.append(ResumeNotice("resumed_changed", sentence, {"changed": breaking}))
     return notices

@@ -1,4 +1,4 @@
-"""Save a run in the background: training waits for a copy of the state, which is then written by another thread."""
+"""Save a run in the background: training only waits until the state is copied; another thread writes the copy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trueloop.training.memory.host_memory import available_bytes
 
 
 class Saver:
-    """Writes checkpoints on a thread of its own, one at a time, and mirrors them on another.
+    """Writes checkpoints on a thread of its own, one at a time, and mirrors them on another thread.
 
-    A save waits for the one before, never for an upload. A write error is raised on the training thread, by the next
-    `save`, `wait` or `close`; a mirror error is a notice, and later saves upload what is missing.
+    A save waits for the previous save, never for an upload. A write error is raised on the training thread, by the next
+    `save`, `wait` or `close`; a mirror error is only reported, and later saves upload what is missing.
 
     Args:
-        folder: that holds them; nothing else may save there meanwhile.
-        blocking: write on the training thread instead.
-        mirror: second location of complete checkpoints.
-        available: returns the available host memory in bytes; None = unknown.
+        folder: checkpoint folder; nothing else may save there meanwhile.
+        blocking: whether to write on the training thread.
+        mirror: second location for complete checkpoints.
+        available: function that returns the available CPU memory in bytes; None = unknown.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Saver:
 
         Args:
             state: part name to tree, as `CheckpointFolder.save` takes it.
-            update: updates done so far.
-            epoch: where the loop is.
-            metrics: the latest evaluation.
-            write_extra: writes further files of the checkpoint, which is then complete before this returns.
+            update: number of updates done.
+            epoch: number of epochs completed.
+            metrics: metrics of the latest evaluation.
+            write_extra: writes further files of the checkpoint, which is then complete when this returns.
 
         Raises:
             CheckpointError: the previous save failed, or this state holds something that is not data.
 
-        Cost: the rest of the save before, and one copy of the state into host memory, which is reused by the next save.
-            If less than twice the state's size would be free without it, nothing is copied: the state is written
+        Cost: waits for the end of the previous save, then copies the state into CPU memory that every save uses again.
+            If less than twice the state's size would be free without the copy, the state is not copied, but written
             before this returns.
         """
         started = perf_counter()
@@ -89,11 +89,11 @@ class Saver:
             )
 
     def drain_events(self) -> list[CheckpointSaved | Notice]:
-        """Return the events since the last call, oldest first: complete checkpoints, and notices."""
+        """Return the events since the last call, oldest first: completed checkpoints and notices."""
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def wait(self) -> None:
-        """Wait until every checkpoint is complete on disk, and in the mirror unless that is down.
+        """Wait until every checkpoint is complete on disk, and in the mirror unless that cannot be reached.
 
         Raises:
             CheckpointError: the last save failed.
@@ -104,7 +104,7 @@ class Saver:
             upload.result()
 
     def close(self) -> None:
-        """Wait, then end the threads; afterwards nothing can be saved. Closing twice is harmless.
+        """Call `wait`, then end the threads; afterwards nothing can be saved. Closing twice is harmless.
 
         Raises:
             CheckpointError: the last save failed.
@@ -119,10 +119,10 @@ class Saver:
             self._uploader.shutdown()
 
     def load_latest(self) -> LoadedCheckpoint | None:
-        """Load the newest complete checkpoint: from the mirror where that has a later one than this machine.
+        """Load the newest complete checkpoint, from the mirror if that has a later one than this machine.
 
         Raises:
-            MirrorError: this machine has none, and the mirror cannot be read.
+            MirrorError: this machine has no checkpoint, and the mirror cannot be read.
             NewerSchemaError: a newer trueloop wrote it.
         """
         local, newer = self._folder.load_latest(), None
@@ -133,7 +133,7 @@ class Saver:
                 self._problems += problems
             except MirrorError as error:
                 if local is None:
-                    raise  # starting from nothing could discard the run in the mirror
+                    raise  # starting a new run could discard the run in the mirror
                 self._problems.append(error.what)
         return newer or local
 
@@ -143,7 +143,7 @@ class Saver:
 
     def _finish_writing(self) -> None:
         if self._pending_write:
-            failure = self._pending_write.exception()  # if Ctrl-C interrupts this wait, the next one raises the error
+            failure = self._pending_write.exception()  # if Ctrl-C interrupts this, the next call raises the error
             self._pending_write = None
             if failure:
                 raise failure
@@ -155,7 +155,7 @@ class Saver:
         if not self._reported_blocking:
             self._reported_blocking = True
             message = (
-                f"The state has {size / 2**20:.0f} MiB and only {available / 2**20:.0f} MiB of memory are free: "
+                f"The state has {size / 2**20:.0f} MiB, but only {available / 2**20:.0f} MiB of memory are free: "
                 "training waits for each save, because a copy might not fit in memory."
             )
             self._add_notice("save_blocking", message)
@@ -177,21 +177,21 @@ class Saver:
             )
         )
         if self._mirror:
-            # An upload that has not started is not needed, as the next one includes it; a finished one may have failed.
+            # Cancel uploads that have not started, as the new one includes them; a finished one may raise its error.
             self._uploads = [u for u in self._uploads if not (u.cancel() or (u.done() and u.result() is None))]
-            kept = self._folder.checkpoints()
-            self._uploads.append(self._uploader.submit(self._upload, self._mirror, kept))
+            checkpoints = self._folder.checkpoints()
+            self._uploads.append(self._uploader.submit(self._upload, self._mirror, checkpoints))
 
-    def _upload(self, mirror: Mirror, kept: Sequence[Checkpoint]) -> None:
+    def _upload(self, mirror: Mirror, checkpoints: Sequence[Checkpoint]) -> None:
         try:
-            mirror.sync(kept)
+            mirror.sync(checkpoints)
         except MirrorError as error:
             if not self._mirror_down:
                 self._add_notice("mirror_down", f"{error.what}. Training continues; every save tries again.")
             self._mirror_down = True
         else:
             if self._mirror_down:
-                self._add_notice("mirror_up", f"The mirror {mirror.url} is reached again and holds every checkpoint.")
+                self._add_notice("mirror_up", f"The mirror {mirror.url} can be reached again and has every checkpoint.")
             self._mirror_down = False
 
     def _add_notice(self, kind: str, message: str) -> None:

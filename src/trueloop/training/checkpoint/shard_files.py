@@ -1,7 +1,7 @@
-"""Write and read shards with torch.distributed.checkpoint, in its safetensors format.
+"""Write and read shards with torch.distributed.checkpoint, in the safetensors format.
 
-Its native format is never used, because its index is a pickle. Each process writes one file, which contains the
-offsets of its parts.
+torch's native format is never used, because its index is a pickle. Each process writes one file, whose metadata has
+the offsets of the process's parts.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _OFFSETS_KEY: Final = "DCP_SHARDING_INFO"  # torch's metadata entry, as JSON: na
 
 
 def safetensors_storage() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
-    """Return torch's writer and reader; their early versions wrote on one process only.
+    """Return torch's writer and reader of safetensors.
 
     Raises:
-        InvalidConfig: torch is too old for it.
+        InvalidConfig: this torch has none, or only one that writes on a single process.
         MissingExtra: safetensors is not installed.
     """
     if find_spec("safetensors") is None:
@@ -54,32 +54,32 @@ def safetensors_storage() -> tuple[type[HuggingFaceStorageWriter], type[HuggingF
         if "save_distributed" in signature(HuggingFaceStorageWriter).parameters:
             return HuggingFaceStorageWriter, HuggingFaceStorageReader
     raise InvalidConfig(
-        f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
-        why="Its native format is unpickled when it is read, which can run any code.",
+        f'parallel is "fsdp", but torch {torch.__version__} has no distributed checkpoints in safetensors format.',
+        why="torch's native format is unpickled when it is read, which can run any code.",
         fix='Install torch 2.13; or train without a run folder, or with parallel.engine = "ddp".',
     )
 
 
 def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
-    """Write this process's parts of sharded tensors and sync them to disk; called on all processes.
+    """Write this process's parts of sharded tensors and sync them to disk; to be called on all processes.
 
     Args:
-        sharded: DTensors by name, the same names on every process.
-        folder: exists, for all of them.
-        processes: that hold the parts.
+        sharded: DTensors by name, with the same names on every process.
+        folder: existing folder that all processes see.
+        processes: processes that hold the parts.
 
     Returns:
         Size and checksum of every process's file.
 
     Raises:
         OSError: writing failed on some process.
-        CheckpointError: torch refuses.
+        CheckpointError: torch raised another error on some process.
 
-    Cost: this process's parts are on the host twice, as torch builds a file in memory first.
+    Cost: CPU memory for two copies of this process's parts, as torch builds a file in memory first.
     """
-    writing, _ = safetensors_storage()
+    writer_class, _ = safetensors_storage()
     files = _HashingFileSystem()
-    writer = writing(str(folder), save_distributed=True)
+    writer = writer_class(str(folder), save_distributed=True)
     writer.fs = files
     with _translate_errors(f"The shards of {folder.name} could not be written"):
         processes.run_collective(lambda: dcp.save(dict(sharded), storage_writer=writer))
@@ -87,19 +87,19 @@ def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Process
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
-    """Fill DTensors from shards, each process its own parts; called on all processes.
+    """Fill DTensors from shards, on each process its own parts; to be called on all processes.
 
     Args:
-        tensors: by name; filled in place, however they were sharded when they were saved.
-        folder: that holds the shards, for all of them.
-        files: their names.
-        processes: that share the tensors.
+        tensors: DTensors by name, to fill in place; they may have been sharded differently when they were saved.
+        folder: folder with the shards, which all processes see.
+        files: names of the shard files.
+        processes: processes that share the tensors.
 
     Raises:
-        CheckpointError: they cannot be read, on some process.
+        CheckpointError: the shards cannot be read on some process.
     """
-    _, reading = safetensors_storage()
-    reader = reading(str(folder))
+    _, reader_class = safetensors_storage()
+    reader = reader_class(str(folder))
     reader.fs = _FilteredFileSystem(files)
     try:
         with _translate_errors(f"The shards in {folder} could not be read"):
@@ -108,15 +108,15 @@ def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], pro
         raise unreadable(folder, error) from error
 
 
-def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dict[str, Tensor]:
-    """Read full tensors from all shards of a checkpoint; on any one process, without torch's reader.
+def read_full_tensors(folder: Path, references: Mapping[str, ShardReference]) -> dict[str, Tensor]:
+    """Read full tensors from all shards of a checkpoint, on a single process and without torch's reader.
 
     Raises:
-        CheckpointError: a shard is not what was written, or is missing.
+        CheckpointError: a shard has changed since it was written, or is missing.
 
     Cost: reads every shard, one at a time.
     """
-    tensors = {name: torch.empty(record.shape, dtype=record.dtype) for name, record in wanted.items()}
+    tensors = {name: torch.empty(each.shape, dtype=each.dtype) for name, each in references.items()}
     missing = {name: tensor.numel() for name, tensor in tensors.items()}
     try:
         _, stamps = read_manifest(folder)
@@ -133,7 +133,7 @@ def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dic
         raise damaged(folder, f"its shards are invalid ({error!r})") from error
     incomplete = [name for name, count in missing.items() if count]
     if incomplete:
-        raise damaged(folder, f"its shards do not hold all of {incomplete[0]!r}")
+        raise damaged(folder, f"its shards contain only a part of {incomplete[0]!r}")
     return tensors
 
 
@@ -148,18 +148,18 @@ def _copy_part(full: Tensor, part: Tensor, starts: Sequence[int]) -> int:
 
 @contextmanager
 def _translate_errors(what: str) -> Generator[None]:
-    """Convert torch's CheckpointException, a BaseException, to a CheckpointError, or back to the OSError behind it."""
+    """Convert torch's CheckpointException, a BaseException, to the OSError that caused it, or a CheckpointError."""
     try:
         yield
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         if isinstance(cause, OSError):
-            raise cause from error  # `CheckpointFolder` explains it with the folder's name
-        raise CheckpointError(f"{what}, by process {rank}: {cause}") from error
+            raise cause from error  # `CheckpointFolder` adds the folder's name
+        raise CheckpointError(f"{what} by process {rank}: {cause}") from error
 
 
 class _HashingFileSystem(FileSystem):
-    """Writes files and computes the checksum of the bytes on their way."""
+    """Writes files, and computes the checksums of the bytes while writing."""
 
     def __init__(self) -> None:
         self._files: dict[str, _HashingFile] = {}
@@ -175,18 +175,18 @@ class _HashingFileSystem(FileSystem):
 
 
 class _HashingFile(io.FileIO):
-    """A file that is written from start to end, with its checksum."""
+    """A file that is written from start to end, and its checksum."""
 
     def __init__(self, path: Any, mode: str) -> None:
         super().__init__(path, mode)
         self._digest, self._size = hashlib.sha256(), 0
 
     def write(self, data: Any, /) -> int:
-        """Write, and count the bytes that the system accepted."""
-        written = super().write(data)
-        self._digest.update(memoryview(data).cast("B")[:written])
-        self._size += written
-        return written
+        """Write bytes; add those that the system accepted to the checksum and the size."""
+        accepted = super().write(data)
+        self._digest.update(memoryview(data).cast("B")[:accepted])
+        self._size += accepted
+        return accepted
 
     def stamp(self) -> FileStamp:
         """Return size and checksum of the file."""
@@ -194,7 +194,7 @@ class _HashingFile(io.FileIO):
 
 
 class _FilteredFileSystem(FileSystem):
-    """Lists only certain files of a folder: torch's reader takes every safetensors file for a shard."""
+    """Lists only the given files of a folder, because torch's reader treats every safetensors file as a shard."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

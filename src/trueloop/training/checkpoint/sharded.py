@@ -1,10 +1,10 @@
-"""Checkpoints of a sharded model: every process writes its part and reads what it needs, on any number of processes.
+"""Checkpoints of a sharded model: every process writes its part; any number of processes can read them again.
 
     update-000000123/
-        state.json, model.safetensors ...               as always; a sharded tensor is a reference in there
-        shard-00001-model-00001-of-00001.safetensors    the first process's parts of all of them
+        state.json, model.safetensors ...               as in other checkpoints, with references to sharded tensors
+        shard-00001-model-00001-of-00001.safetensors    the first process's parts of all sharded tensors
 
-The first process creates the folder, writes the manifest of every file and renames the folder, as always.
+As for other checkpoints, the first process creates the folder, writes the manifest of all files, renames the folder.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TreePath: TypeAlias = tuple[object, ...]
 
 
 class SaveRest(Protocol):
-    """Saves a state; see `saver.Saver.save`."""
+    """A function that saves the part of a state that is not in shards; see `saver.Saver.save`."""
 
     def __call__(self, *, write_extra: WriteExtra | None) -> None:
-        """Save everything that is not in shards; ``write_extra`` writes the shards."""
+        """Save the state; ``write_extra`` writes the shards."""
         ...
 
 
@@ -46,14 +46,14 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """Replace the sharded tensors of a state by references.
 
     Args:
-        state: of nested dicts, lists and tuples; it is not changed.
+        state: nested dicts, lists and tuples; it is not changed.
 
     Returns:
-        The state with a `ShardReference` for each, and the tensors by name: tied ones once. The names are the same on
-        every process.
+        The state with a `ShardReference` for each sharded tensor, and the tensors by name. Tied tensors have one name.
+        The names are the same on every process.
 
     Raises:
-        CheckpointError: one has a type that safetensors does not know.
+        CheckpointError: a sharded tensor has a type that safetensors does not know.
     """
     sharded: dict[str, DTensor] = {}
     names: dict[object, str] = {}
@@ -73,19 +73,19 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], processes: Processes) -> None:
-    """Save a state after `extract_shards`; called on all processes, and complete on return.
+    """Save a state after `extract_shards`; to be called on all processes.
 
     Args:
-        save: on the first process, saves the rest of the state; its ``write_extra`` writes the shards, and is None
-            where there are none. None on the other processes.
+        save: on the first process, a function that saves the rest of the state; its ``write_extra`` writes the shards
+            and is None if there are none. None on the other processes.
         sharded: the tensors, from `extract_shards`.
-        processes: that hold the parts.
+        processes: the processes that hold the parts.
 
     Raises:
-        CheckpointError: one of them cannot write; on all of them.
-        ProcessLost: one of them has gone.
+        CheckpointError: a process cannot write; raised on all processes.
+        ProcessLost: a process is gone.
 
-    Cost: with shards, blocks until every process's disk has its part.
+    Cost: with shards, blocks until every process has written its part to disk.
     """
     if not sharded:
         if save:
@@ -110,20 +110,20 @@ def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], pro
 def load_on_all_ranks(
     loaded: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: Parallel
 ) -> Mapping[str, Any] | None:
-    """Return on every process the state that the first one has loaded; called on all of them.
+    """Return on every process the state that the first one has loaded; to be called on all processes.
 
     Args:
-        loaded: on the first process: a checkpoint, and the part of its state to load.
+        loaded: on the first process, a checkpoint and the part of its state to load.
         parallel: if sharded, every process reads its parts from the folder; else the first one reads full tensors.
 
     Returns:
         The state with its tensors: DTensors sharded along their first dimension, or full tensors on the CPU.
 
     Raises:
-        CheckpointError: the shards cannot be read; on all processes, or on the first where that one reads full tensors.
-        ProcessLost: one of them has gone.
+        CheckpointError: the shards cannot be read. Raised on all processes if sharded, else on the first.
+        ProcessLost: a process is gone.
 
-    Cost: everything that is not in shards is sent to every process, and held once more on each host.
+    Cost: everything that is not in shards is sent to every process, which needs CPU memory for one more copy.
     """
     processes = parallel.processes
     if not parallel.sharded:
@@ -131,40 +131,40 @@ def load_on_all_ranks(
     folder, files, state = processes.broadcast_object(_locate_shards(*loaded) if loaded else (None, [], None))
     if folder is None or state is None:
         return None
-    wanted = _shard_references(state)
-    if not wanted:
+    references = _shard_references(state)
+    if not references:
         return state
     from trueloop.training.checkpoint.shard_files import read_shards
 
     mesh = cast("Any", parallel).mesh
-    tensors: dict[str, Any] = {name: _empty_shard(mesh, record) for name, record in wanted.items()}
+    tensors: dict[str, Any] = {name: _empty_shard(mesh, reference) for name, reference in references.items()}
     read_shards(tensors, Path(folder), files, processes)
     return _fill_references(state, tensors)
 
 
 def load_full_state(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace `ShardReference` by full tensors on the CPU; on any one process, without the others.
+    """Replace every `ShardReference` by the full tensor on the CPU; runs on a single process.
 
     Raises:
-        CheckpointError: a shard is not what was written.
+        CheckpointError: a shard has changed since it was written.
 
     Cost: reads every shard, one at a time.
     """
-    wanted = _shard_references(state)
-    if not wanted:
+    references = _shard_references(state)
+    if not references:
         return state
     from trueloop.training.checkpoint.shard_files import read_full_tensors
 
-    tensors = read_full_tensors(checkpoint.path, wanted)
+    tensors = read_full_tensors(checkpoint.path, references)
     return _fill_references(state, tensors)
 
 
 def gather_full_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """Gather sharded tensors on the first process's CPU; called on all processes, and the others get empty ones.
+    """Gather sharded tensors on the first process's CPU; to be called on all processes; the others get empty tensors.
 
-    Other tensors are returned unchanged. Tied ones stay tied.
+    Tensors that are not sharded are returned unchanged. Tied tensors stay tied.
 
-    Cost: one gathered tensor at a time on every device, all of them on the first one's host.
+    Cost: memory for one full tensor on every device, and for all of them on the first process's CPU.
     """
     gathered: dict[tuple[int, ...], Tensor] = {}
     for tensor in tensors.values():
@@ -179,12 +179,12 @@ def check_folder_shared(folder: CheckpointFolder | None, parallel: Parallel) -> 
     """Check before training that all processes of a sharded run can write into one folder.
 
     Args:
-        folder: of the first process.
-        parallel: how they share the run.
+        folder: checkpoint folder of the first process; None on the others.
+        parallel: how the processes share the run.
 
     Raises:
-        RunFolderError: some do not see it; they are named.
-        InvalidConfig: torch is too old for it.
+        RunFolderError: some processes do not see the folder; the message lists them.
+        InvalidConfig: torch is too old for sharded checkpoints.
         MissingExtra: safetensors is not installed.
     """
     if not parallel.sharded:
@@ -193,20 +193,20 @@ def check_folder_shared(folder: CheckpointFolder | None, parallel: Parallel) -> 
 
     safetensors_storage()
     if folder is None:
-        blind = _processes_without_folder(None, parallel.processes)
+        without = _processes_without_folder(None, parallel.processes)
     else:
         with folder.visibility_token() as token:
-            blind = _processes_without_folder(token, parallel.processes)
-    if blind:
+            without = _processes_without_folder(token, parallel.processes)
+    if without:
         raise RunFolderError(
-            f"The run folder is not seen by {blind}.",
+            f"The run folder is not visible to {without}.",
             why='With parallel.engine = "fsdp" every process writes its part of a checkpoint itself, into one folder.',
-            fix="Put it where all machines have it under the same path, such as NFS or Lustre.",
+            fix="Put the folder on a file system that all machines mount at the same path, such as NFS or Lustre.",
         )
 
 
 def _save_on_first(save: SaveRest, sharded: Mapping[str, DTensor], processes: Processes) -> None:
-    """Save on the first process; the others receive the folder, or None where saving failed before."""
+    """Save on the first process; the others receive the folder, or None if saving has failed before the shards."""
     called = False
 
     def write_shards(folder: Path) -> Mapping[str, FileStamp]:
@@ -224,11 +224,11 @@ def _save_on_first(save: SaveRest, sharded: Mapping[str, DTensor], processes: Pr
 
 def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
     """Write this process's shard; return the stamps of all shards."""
-    blind = [rank for rank, sees in enumerate(processes.all_gather_object(folder.is_dir())) if not sees]
-    if blind:
+    without = [rank for rank, visible in enumerate(processes.all_gather_object(folder.is_dir())) if not visible]
+    if without:
         raise CheckpointError(
-            f"The run folder is no longer seen by process {blind[0]}.",
-            fix="See that all machines have it under the same path.",
+            f"The run folder is no longer visible to process {without[0]}.",
+            fix="Check that all machines have it under the same path.",
         )
     from trueloop.training.checkpoint.shard_files import write_shards
 
@@ -236,36 +236,36 @@ def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Pr
 
 
 def _processes_without_folder(token: Path | None, processes: Processes) -> str:
-    """Describe the processes that do not see the folder that the first one has made; "" where all do."""
-    place = processes.broadcast_object(str(token))
-    visible = processes.all_gather_object((Path(place).is_dir(), platform.node()))
-    blind = [f"process {rank} on {host}" for rank, (sees, host) in enumerate(visible) if not sees]
-    return ", ".join(blind[:5]) + (f" and {len(blind) - 5} more" if len(blind) > 5 else "")
+    """Describe the processes that do not see the folder that the first one has created; "" if all see it."""
+    path = processes.broadcast_object(str(token))
+    answers = processes.all_gather_object((Path(path).is_dir(), platform.node()))
+    without = [f"process {rank} on {host}" for rank, (visible, host) in enumerate(answers) if not visible]
+    return ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
 
 
 def _locate_shards(checkpoint: Checkpoint, state: Mapping[str, Any]) -> tuple[str, list[str], Mapping[str, Any]]:
-    """Return a checkpoint's folder, the names of its shards, and the state that is not in them."""
+    """Return a checkpoint's folder, the names of its shard files, and the state that is not in them."""
     from trueloop.training.checkpoint.shard_files import SHARD
 
     _, stamps = read_manifest(checkpoint.path)
     return str(checkpoint.path.resolve()), list(filter(SHARD.fullmatch, stamps)), state
 
 
-def _empty_shard(mesh: DeviceMesh, record: ShardReference) -> DTensor:
+def _empty_shard(mesh: DeviceMesh, reference: ShardReference) -> DTensor:
     from torch.distributed.tensor import Shard, empty
 
-    return empty(record.shape, dtype=record.dtype, device_mesh=mesh, placements=[Shard(0)])
+    return empty(reference.shape, dtype=reference.dtype, device_mesh=mesh, placements=[Shard(0)])
 
 
 def _shard_references(state: Mapping[str, Any]) -> dict[str, ShardReference]:
     """Return a state's references to shards, by name; in the same order on every process."""
-    wanted: dict[str, ShardReference] = {}
-    _map_leaves(dict(state), _is_reference, lambda record, _: wanted.setdefault(record.name, record))
-    return wanted
+    references: dict[str, ShardReference] = {}
+    _map_leaves(dict(state), _is_reference, lambda found, _: references.setdefault(found.name, found))
+    return references
 
 
 def _fill_references(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", _map_leaves(dict(state), _is_reference, lambda record, _: tensors[record.name]))
+    return cast("Mapping[str, Any]", _map_leaves(dict(state), _is_reference, lambda found, _: tensors[found.name]))
 
 
 def _is_reference(value: object) -> TypeGuard[ShardReference]:
@@ -273,18 +273,18 @@ def _is_reference(value: object) -> TypeGuard[ShardReference]:
 
 
 def _map_leaves(
-    tree: Any, kind: Callable[[object], bool], by: Callable[[Any, _TreePath], Any], path: _TreePath = ()
+    tree: Any, is_leaf: Callable[[object], bool], replace: Callable[[Any, _TreePath], Any], path: _TreePath = ()
 ) -> Any:
-    """Copy a tree with all leaves of one kind replaced; attributes of an OrderedDict are kept."""
-    if kind(tree):
-        return by(tree, path)
+    """Copy a tree with the leaves that ``is_leaf`` selects replaced; attributes of an OrderedDict are kept."""
+    if is_leaf(tree):
+        return replace(tree, path)
     if isinstance(tree, dict):
         mapping = copy(cast("dict[Any, Any]", tree))
         for key, value in mapping.items():
-            mapping[key] = _map_leaves(value, kind, by, (*path, key))
+            mapping[key] = _map_leaves(value, is_leaf, replace, (*path, key))
         return mapping
     if isinstance(tree, list | tuple):
         parts = enumerate(cast("Sequence[Any]", tree))
-        replaced = [_map_leaves(value, kind, by, (*path, index)) for index, value in parts]
+        replaced = [_map_leaves(value, is_leaf, replace, (*path, index)) for index, value in parts]
         return replaced if isinstance(tree, list) else tuple(replaced)
     return tree

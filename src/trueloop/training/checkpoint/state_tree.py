@@ -1,16 +1,16 @@
-"""Convert a training state to JSON and named tensors and back: exactly, with nothing executable in between.
+"""Convert a training state to JSON and named tensors and back, exactly and without any executable content.
 
-JSON holds the tree. Whatever JSON cannot say exactly is an object whose first key is its tag:
+The JSON is the tree. A value that JSON cannot represent exactly becomes an object whose first key is the type:
 
-    {"dict": {...}}            text keys; {"dict": [[key, value], ...]} where some key is not text
-    {"OrderedDict": ...}       with "metadata": what a module's state_dict carries along; {"Counter": ...}
-    {"tuple": [...]}           a JSON array alone is a list
-    {"int": "0x..."}           beyond 64 bits
-    {"float": "7ff8..."}       not finite: the eight bytes of the IEEE double
+    {"dict": {...}}            string keys; {"dict": [[key, value], ...]} if some key is not a string
+    {"OrderedDict": ...}       with the "metadata" of a module's state_dict; {"Counter": ...}
+    {"tuple": [...]}           a plain JSON array is a list
+    {"int": "0x..."}           an integer beyond 64 bits
+    {"float": "7ff8..."}       a non-finite float: the eight bytes of the IEEE double
     {"bytes": "..."}           base64
-    {"tensor": name}           with "stride" unless row-major, "dtype" where safetensors has no such type
+    {"tensor": name}           with "stride" unless row-major, and "dtype" if safetensors does not have that type
     {"array": name}, {"scalar": "hex bytes"}    NumPy, with "dtype" and, for an array, "shape"
-    {"sharded": name}          with "shape" and "dtype": every process wrote a part of it, see `shards`
+    {"sharded": name}          with "shape" and "dtype": a tensor of which every process wrote a part, see `sharded`
 """
 
 import base64
@@ -33,11 +33,11 @@ from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Path: TypeAlias = tuple[object, ...]
 
-MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself is reported here, not by the interpreter
+MAX_DEPTH = 100  # far deeper than any real state; so a tree that contains itself raises an error that says so
 
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _KEY_TYPES = (str, int, bool, float, bytes, type(None))
-# Types without a name in safetensors, and the type their memory is stored as.
+# Types without a name in safetensors, and the type as which their memory is stored.
 _STORED_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
     _STORED_AS[torch.float4_e2m1fn_x2] = torch.uint8
@@ -51,7 +51,7 @@ class ShardReference:
     """Reference to a sharded tensor, of which every process holds a part."""
 
     name: str
-    """Name in the shards; tied tensors have one."""
+    """Name of the tensor in the shards; tied tensors share one name."""
     shape: tuple[int, ...]
     """Shape of the full tensor."""
     dtype: torch.dtype
@@ -61,21 +61,21 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
     """Split a state into JSON and tensors, from which `unpack` rebuilds it bit for bit.
 
     Args:
-        tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
+        tree: nested dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
             `ShardReference`, and NumPy numbers or numeric arrays.
         at: path of the tree, for the error message only.
-        copy: let no tensor share memory with the tree, so that the state may change while they are written. What an
-            earlier call returned is overwritten where it fits ({} where there was none): memory that the process
-            already has is filled seven times faster than new memory.
+        copy: None, or tensors of an earlier call ({} if there was none): copy every tensor into their memory where
+            shape and dtype match, else into new memory, so that the state may change while the copies are written.
+            Memory that the process already has is filled seven times faster than new memory.
 
     Returns:
-        The JSON value, and the tensors by name: the path in the tree, joined with dots. They are contiguous, on the
-        CPU, and without ``copy`` share memory with the tree where that already holds: write them before the state
-        changes. Entries that are the same tensor (tied weights) are one tensor here, copied once, and after
-        `unpack`. Tensors that merely overlap are stored each in full.
+        The JSON value, and the tensors by name: the path in the tree, joined with dots. They are contiguous and on the
+        CPU. Without ``copy``, tensors that already were share memory with the tree: write them before the state
+        changes. Entries that are the same tensor (tied weights) become one tensor, also after `unpack`. Tensors that
+        merely overlap are each stored in full.
 
     Raises:
-        CheckpointError: something else is in the tree; names its path and type.
+        CheckpointError: the tree contains a value of another type; the message has its path and type.
     """
     packer = _Packer(at, copy)
     return packer.node(tree, ()), packer.tensors
@@ -86,18 +86,18 @@ def unpack(packed: Json, tensors: Mapping[str, Tensor]) -> Any:
 
     Args:
         packed: the JSON value.
-        tensors: by name; they are not copied unless their strides have to be restored.
+        tensors: the tensors by name; they are not copied unless their strides have to be restored.
 
     Raises:
-        CheckpointError: the JSON is not what `pack` writes, or names a tensor that is not there.
+        CheckpointError: the JSON is not what `pack` writes, or names a missing tensor.
     """
     try:
         return _Unpacker(tensors).node(packed)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, StopIteration, struct.error) as error:
         raise CheckpointError(
             f"The state is not readable: {type(error).__name__}: {error}",
-            why="It was not written by trueloop, or it was changed since.",
-            fix="Take another checkpoint.",
+            why="It was not written by trueloop, or it was changed afterwards.",
+            fix="Use another checkpoint.",
         ) from error
 
 
@@ -149,7 +149,7 @@ class _Packer:
 
     def ordered(self, value: OrderedDict[Any, Any], path: Path) -> Json:
         packed = cast("dict[str, Json]", self.mapping(value, path))
-        # A module's state_dict carries the version of every submodule in this attribute.
+        # A module's state_dict has the version of every submodule in this attribute.
         if "_metadata" in vars(value):
             packed["metadata"] = self.node(vars(value)["_metadata"], (*path, "_metadata"))
         return packed
@@ -164,8 +164,8 @@ class _Packer:
 
     def tensor(self, value: Tensor, path: Path) -> Json:
         if value.layout is not torch.strided or value.is_meta or value.dtype not in _STORABLE:
-            complaint = f"is a tensor of {value.dtype}, {value.layout}, on {value.device}: not plain memory"
-            raise self._cannot_pack(path, complaint)
+            problem = f"is a tensor of {value.dtype}, {value.layout}, on {value.device}, which cannot be saved"
+            raise self._cannot_pack(path, problem)
         if value.requires_grad:
             raise self._cannot_pack(path, "is a tensor that requires a gradient, so it belongs to a graph; detach() it")
         memory = value.data_ptr() if value.numel() else id(value)
@@ -174,7 +174,7 @@ class _Packer:
             self._names[same] = self._store(value.resolve_conj().resolve_neg(), path)
         packed: dict[str, Json] = {"tensor": self._names[same]}
         if not value.is_contiguous():
-            # Fused optimizers walk parameter and moments by raw memory: the moments must keep the parameter's layout.
+            # Fused optimizers read parameter and moments as raw memory: the moments need the parameter's strides.
             packed["stride"] = list(torch.empty_like(value, device="meta").stride())
         if value.dtype in _STORED_AS:
             packed["dtype"] = str(value.dtype).removeprefix("torch.")
@@ -195,18 +195,18 @@ class _Packer:
         return name
 
     def _copy_into(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
-        """Copy into the memory of an earlier copy, or into new memory."""
+        """Copy a tensor into the memory of an earlier copy if shape and dtype match, else into new memory."""
         memory = earlier.get(name)
         if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         return memory.copy_(tensor)
 
-    def _cannot_pack(self, path: Path, complaint: str) -> CheckpointError:
+    def _cannot_pack(self, path: Path, problem: str) -> CheckpointError:
         where = ".".join(map(str, (self._at, *path) if self._at else path)) or "The state"
         return CheckpointError(
-            f"{where} {complaint}.",
-            why="A checkpoint holds data only, so that loading one never runs code and gives the same bits back.",
-            fix="Save what it is made of: dicts, lists, tuples, numbers, text, bytes, tensors.",
+            f"{where} {problem}.",
+            why="A checkpoint holds data only, so that loading it never runs code and restores every bit.",
+            fix="Convert it to dicts, lists, tuples, numbers, strings, bytes and tensors.",
         )
 
 
@@ -225,15 +225,15 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
 
 
 def _as_storable(plain: Tensor) -> Tensor:
-    """Return the same memory as a type that safetensors has."""
-    written_as = _STORED_AS.get(plain.dtype)
-    if written_as is None:
+    """View the tensor's memory as a type that safetensors has."""
+    stored_dtype = _STORED_AS.get(plain.dtype)
+    if stored_dtype is None:
         return plain
-    return torch.view_as_real(plain) if plain.is_complex() else plain.view(written_as)
+    return torch.view_as_real(plain) if plain.is_complex() else plain.view(stored_dtype)
 
 
 class _Unpacker:
-    """Unpacks one tree; each tensor becomes one object, however many entries refer to it."""
+    """Unpacks one tree; all entries that refer to the same tensor get the same object."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -297,7 +297,7 @@ class _Unpacker:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return a type that `pack` writes; np.dtype alone also parses lists, fields and objects."""
+    """Parse a dtype that `pack` writes; np.dtype alone would also accept lists, fields and objects."""
     if not re.fullmatch(r"[<>|][biufc]\d{1,2}", name):
         raise ValueError(f"no numeric type: {name!r}")
     return np.dtype(name)

@@ -1,8 +1,8 @@
 """Write and read safetensors files: eight bytes of header length, a JSON header, then the tensors' bytes.
 
-It is written and read here, not by the safetensors library, for four reasons: the checksum is that of the very bytes
-in memory, computed in the same pass; a full disk is an OSError with its number; no other file is left; and each
-tensor read has memory of its own, aligned as torch aligns it. The tests hold every file against the library.
+This module does not use the safetensors library, for four reasons: checksums are computed from the bytes in memory, in
+the same pass; a full disk raises an OSError with its number; no temporary file is left; and each tensor that is read
+has its own memory with torch's alignment. The tests compare every file with the library.
 
 Source: https://huggingface.co/docs/safetensors/index#format
 """
@@ -50,7 +50,7 @@ DTYPES: dict[str, torch.dtype] = {
     if hasattr(torch, dtype)  # torch 2.6 has no float8_e8m0fnu
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-CHUNK = 2**22  # bytes read before their checksum begins; one tensor may be gigabytes
+CHUNK = 2**22  # number of bytes read before their checksum is computed in the background
 RESERVED = "__metadata__"  # reserved by the format: no tensor can have this name
 
 
@@ -59,9 +59,9 @@ class TensorFile:
     """Content of a safetensors file."""
 
     tensors: dict[str, Tensor]
-    """Tensors on the CPU, each with its own memory, in the order they were written."""
+    """Tensors on the CPU, each with its own memory, in the order in which they were written."""
     metadata: dict[str, str]
-    """Free text by name, from the header."""
+    """Texts by name, from the header."""
     stamp: FileStamp
     """Size and checksum of the file's bytes."""
 
@@ -70,18 +70,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write a new safetensors file and sync it to disk.
 
     Args:
-        path: does not exist yet.
-        tensors: contiguous, on the CPU, of types in `DTYPES`.
-        metadata: free text by name.
+        path: path of the file, which must not exist.
+        tensors: tensors by name; contiguous, on the CPU, of types in `DTYPES`.
+        metadata: texts by name for the header.
 
     Returns:
-        Size and checksum of what was written.
+        Size and checksum of the file.
 
     Raises:
         OSError: the file cannot be written; a partial file is left.
     """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each starts aligned
-    header: dict[str, Any] = {RESERVED: dict(metadata), **dict.fromkeys(tensors)}  # named in the order given
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each tensor starts aligned
+    header: dict[str, Any] = {RESERVED: dict(metadata), **dict.fromkeys(tensors)}  # in the order of ``tensors``
     end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.nbytes
@@ -92,7 +92,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Read a whole safetensors file, with the checksum of the bytes that became the tensors.
+    """Read a safetensors file completely, and compute the checksum of its bytes.
 
     Raises:
         OSError: the file cannot be read.
@@ -107,7 +107,7 @@ def read_tensors(path: Path) -> TensorFile:
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > size - 8:
-            raise damaged(path, "it is shorter than its own header says")
+            raise damaged(path, "it is shorter than its header says")
         text = file.read(length)
         hashing.submit(digest.update, prefix + text)
         header, metadata = _parse_header(path, text)
@@ -126,7 +126,7 @@ def read_tensors(path: Path) -> TensorFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One tensor as the header describes it."""
+    """Type, shape and size of one tensor, from the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -144,14 +144,14 @@ def _parse_header(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, st
 
 def _unknown_dtype(path: Path, name: str, dtype: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} holds '{name}' as {dtype}, which torch {torch.__version__} does not have.",
-        why="It was written with a newer version of torch; no other type would be the same numbers.",
-        fix="Read it with that version.",
+        f"In {path}, '{name}' has the type {dtype}, which torch {torch.__version__} does not have.",
+        why="The file was written with a newer version of torch; another type would change the numbers.",
+        fix="Read it with that version of torch.",
     )
 
 
 def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[tuple[str, _Entry]]:
-    """Return all tensors in the order of the file, which they must fill without gap or overlap."""
+    """Return all tensors in the order of the file; raise if there are gaps or overlaps between them."""
     entries: list[tuple[str, _Entry]] = []
     position = 0
     try:
@@ -160,15 +160,15 @@ def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -
             if described["dtype"] in _TORCH_NAMES.keys() - DTYPES.keys():
                 raise _unknown_dtype(path, name, _TORCH_NAMES[described["dtype"]])
             dtype, shape = DTYPES[described["dtype"]], tuple(described["shape"])
-            sound = all(type(size) is int and size >= 0 for size in shape)
-            if not sound or start != position or end - start != math.prod(shape) * dtype.itemsize:
+            valid = all(type(size) is int and size >= 0 for size in shape)
+            if not valid or start != position or end - start != math.prod(shape) * dtype.itemsize:
                 raise ValueError(name)
             entries.append((name, _Entry(dtype=dtype, shape=shape, nbytes=end - start)))
             position = end
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, f"its header makes no sense at {error}") from error
+        raise damaged(path, f"its header is invalid at {error}") from error
     if position != data_size:
-        raise damaged(path, f"it holds {data_size} bytes of tensors, its header describes {position}")
+        raise damaged(path, f"it has {data_size} bytes of tensors, but its header describes {position}")
     return entries
 
 
@@ -180,5 +180,5 @@ def _view_as_tensor(path: Path, memory: Tensor, entry: _Entry) -> Tensor:
 
 
 def _as_bytes(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous CPU tensor without a copy."""
+    """Return the bytes of a contiguous CPU tensor without copying them."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

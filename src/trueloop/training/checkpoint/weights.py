@@ -1,4 +1,4 @@
-"""Save and load a model's weights as one plain safetensors file, which any tool can load."""
+"""Save and load a model's weights as one plain safetensors file, which other tools can read."""
 
 import json
 import secrets
@@ -16,16 +16,16 @@ from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED, read
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
-    """Write weights atomically: at any instant the file is the complete old or the complete new one.
+    """Write weights atomically: at any time, the file is either the complete old or the complete new one.
 
-    Tied tensors are stored once; the metadata entry "aliases" (JSON) maps their other names to the stored one.
+    Tied tensors are stored once; the metadata entry "aliases" (JSON) maps their other names to the stored name.
 
     Args:
         weights: a module, or its state_dict.
-        path: the file; its folder is made where missing.
+        path: path of the file; its folder is created if missing.
 
     Raises:
-        CheckpointError: the file cannot be written; what was there before still is.
+        CheckpointError: the file cannot be written; an existing file is unchanged.
         InvalidModel: an entry is not a dense tensor of a type that safetensors knows.
     """
     entries = weights.state_dict() if isinstance(weights, nn.Module) else weights
@@ -45,7 +45,7 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Load a safetensors file; names that were tied when it was saved share one tensor again.
+    """Load a safetensors file; names of tied tensors share one tensor again.
 
     Returns:
         Tensors on the CPU by name.
@@ -61,11 +61,11 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         aliases = parse_json(file.metadata.get("aliases", "{}"))
         return file.tensors | {alias: file.tensors[name] for alias, name in aliases.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise damaged(path, f"its map of tied tensors is wrong ({error!r})") from error
+        raise damaged(path, f"its map of tied tensors is invalid ({error!r})") from error
 
 
 def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, contiguous on the CPU, and the aliases of the others."""
+    """Return each tensor under its first name, contiguous and on the CPU, and its other names with that name."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_name: dict[object, str] = {}
@@ -88,10 +88,10 @@ def _check(name: str, value: Tensor) -> None:
     elif value.layout is not torch.strided or value.is_meta or value.dtype not in DTYPE_NAMES:
         what = f"a tensor of {value.dtype}, {value.layout}, on {value.device}"
     elif name == RESERVED:
-        what = "named as the format's own header"
+        what = "named like the header of the file format"
     if what:
         raise InvalidModel(
             f"The entry {name!r} of the state_dict is {what}.",
-            why="A safetensors file holds named dense tensors of the common types only.",
+            why="A safetensors file can only contain named dense tensors of common types.",
             fix="Convert it, or leave it out of the state_dict.",
         )

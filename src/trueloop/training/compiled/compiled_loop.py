@@ -1,8 +1,8 @@
 """The training loop with a compiled step: a window of one micro-batch is one call of a compiled program.
 
-A window of several goes through the eager loop, whose forward and backward are then one compiled program per
-micro-batch. Reports, checkpoints, resuming and random numbers are the same in both loops. The arithmetic differs by
-rounding, since Inductor sums in another order.
+A window of several micro-batches goes through the eager loop, with a compiled program for forward and backward of each
+micro-batch. Reports, checkpoints, resuming and random numbers are the same in both loops. The results differ by
+rounding, because Inductor sums in another order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ from trueloop.training.window import DataWait, count_examples, windows
 
 
 def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[UpdateResult]:
-    """Train on one epoch and yield after every update, compiled where requested and possible; see `loop.train_epoch`.
+    """Train on one epoch and yield after every update, compiled if requested and possible; see `loop.train_epoch`.
 
     Args:
         parts: the assembled run.
         batches: the epoch's micro-batches, or the rest of them.
-        update: updates done so far in the whole run; decides the learning rate.
+        update: number of updates done in the run; determines the learning rate.
     """
     step = parts.compiled_step
     if step is None:
@@ -56,14 +56,14 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
             (result,) = loop.train_epoch(eager, chain((first,), micros), update=update)
             step.check_eager_window()
             wait_s += result.wait_s
-            data_wait.reset()  # the eager loop has counted it
+            data_wait.reset()  # the eager loop has reported this time
             yield result._replace(wait_s=wait_s, total_s=perf_counter() - started)
         else:
             loss, norm, skipped, divisor = numbers
             if parts.average:
                 parts.average.update(skipped)
             parts.schedule.advance()
-            window = [] if parts.on_host and not skipped else [first]  # only skipped updates are inspected again
+            window = [] if parts.on_host and not skipped else [first]  # needed only to explain a skipped update
             outcome = Outcome(norm, skipped)
             total_s = perf_counter() - started
             yield UpdateResult(loss, outcome, divisor, rates, count_examples(first), wait_s, total_s, window)
@@ -77,11 +77,11 @@ def _run_compiled(
     """Run one compiled update.
 
     Returns:
-        Loss, norm, skipped and divisor, on the host where the CPU trains; None where the eager loop has to take it.
+        Loss, norm, skipped and divisor: floats on the CPU, else tensors; None if the eager loop has to run the window.
     """
     guard = parts.guard
-    if program.draws:
-        guard.snapshot(buffers=False)  # the program restores the buffers itself
+    if program.draws_random_numbers:
+        guard.snapshot(buffers=False)  # the compiled program restores the buffers
     try:
         results = step.run_update(program, batch)
     except Exception as error:
@@ -89,19 +89,19 @@ def _run_compiled(
             raise OutOfMemory(
                 f"{parts.device} ran out of memory in a compiled update on {describe_batch(batch)}.",
                 why="A compiled update cannot be retried in smaller pieces: it may already have changed weights.",
-                fix="Set a smaller micro_batch (trueloop tune finds one), or compile = false, which halves it.",
+                fix="Set a smaller micro_batch (trueloop tune finds one), or compile = false, so that it is halved.",
             ) from error
-        lesson = explain_failure(error, parts.objective, parts.model, batch)
-        if lesson is None:
+        explained = explain_failure(error, parts.objective, parts.model, batch)
+        if explained is None:
             raise
-        raise lesson from error
+        raise explained from error
     if results is None:
         return None
     if not parts.on_host:
         return results.unbind()
     numbers = results.tolist()
-    if numbers[2] and not program.draws:
-        guard.snapshot(buffers=False)  # the program has not changed the generator
+    if numbers[2] and not program.draws_random_numbers:
+        guard.snapshot(buffers=False)  # the generator state is still that from before: the program draws no numbers
     return numbers
 
 
@@ -109,14 +109,14 @@ def _eager_assembly(parts: Assembly, step: CompiledStep, update: int, *, single:
     """Return the assembly for a window of the eager loop: uncompiled, or with compiled gradients in longer windows."""
     if step.disabled and not step.lacks_compiler:
         return parts
-    # the run's first window is checked closely, so it runs uncompiled
-    plain = single or not update or step.disabled
-    objective = parts.objective if plain else _ObjectiveWithGradient(parts.objective, step)
+    # The run's first window runs uncompiled, because the eager loop checks it.
+    uncompiled = single or not update or step.disabled
+    objective = parts.objective if uncompiled else _ObjectiveWithGradient(parts.objective, step)
     return replace(parts, parallel=SingleProcess(parts.model, objective))
 
 
 class _ObjectiveWithGradient:
-    """An objective that computes its gradient together with its value; backward only returns it."""
+    """An objective that computes its gradient together with its value; backward only returns that gradient."""
 
     def __init__(self, inner: Objective, step: CompiledStep) -> None:
         self._inner, self._step = inner, step
@@ -133,7 +133,7 @@ class _ObjectiveWithGradient:
 
 
 class _PrecomputedGrad(torch.autograd.Function):
-    """A sum whose gradient is already computed."""
+    """Returns a sum whose gradient is already computed."""
 
     @staticmethod
     def forward(ctx: Any, total: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
@@ -141,9 +141,9 @@ class _PrecomputedGrad(torch.autograd.Function):
         return total.clone()
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         gradients, ctx.gradients = ctx.gradients, None
-        (factor,) = outer
+        (factor,) = grad_outputs
         if not (factor.is_cpu and factor == 1):
             gradients = [each * factor for each in gradients]
         return None, None, *gradients

@@ -1,11 +1,10 @@
 """The compiled update: choose the windows that use it, compile their programs, and report what cannot be compiled.
 
-Inductor compiles a whole update (`step_graph`) for the shape of the run's regular window. A window of another shape,
-such as an epoch's short last one, goes through the eager loop; once there have been many of those, they share a second
-program with dynamic dimensions. So a run compiles at most twice, whatever its windows look like, and a resumed run
-compiles for the same windows.
+Inductor compiles a whole update (`step_graph`) for the shape of the run's regular window. Windows of other shapes, such
+as an epoch's short last one, go through the eager loop; after many of them, a second program with dynamic dimensions is
+compiled for them. So a run compiles at most twice, whatever the shapes, and a resumed run compiles for the same ones.
 
-A run whose update cannot be compiled as a whole gets the reason, and trains in the eager loop with a compiled model.
+If the update cannot be compiled as a whole, the reason is reported, and the eager loop trains with a compiled model.
 """
 
 # pyright: reportPrivateUsage=false
@@ -24,14 +23,14 @@ from trueloop.training.compiled.step_graph import ParamGroupStep, StepSpec, make
 from trueloop.training.objective import describe_batch
 
 MIN_OTHER_SHAPES: Final = 32
-"""Batches of another shape than the regular one before a program is compiled for them; fewer would not pay for it."""
+"""Number of batches of irregular shape before a program is compiled for them; for fewer, compiling does not pay."""
 _UPDATE, _GRADIENT = "The whole update", "The gradient of a micro-batch"
 _NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
 _CODE_LOCATION: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class CompileNotice(NamedTuple):
-    """A message about compiling for people; see `protocols.Notice`."""
+    """A message to the user about compiling; see `protocols.Notice`."""
 
     kind: str
     message: str
@@ -42,25 +41,25 @@ class CompiledProgram:
 
     def __init__(self, function: Any, what: str, *, dynamic: bool, on_host: bool) -> None:
         self.what, self.dynamic = what, dynamic
-        # Random numbers as in the eager loop. The C++ wrapper avoids the Python between kernels, which dominates a
-        # small model's update. (dynamic=False would cost 8 µs per call and is not needed: shapes are compared before,
-        # and torch's guards check them again; asserting them in the program costs 5 µs.)
+        # fallback_random draws the random numbers of the eager loop. The C++ wrapper avoids the Python between kernels,
+        # which dominates a small model's update. (dynamic=False would cost 8 µs per call and is not needed: shapes are
+        # compared before, and torch's guards check them again; asserting them in the program costs 5 µs.)
         options: dict[str, Any] = {
             "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
         }  # fmt: skip
         self.run: Any = torch.compile(function, fullgraph=True, options=options)
         self.compiled = False
-        self.draws = True
-        """The program may draw random numbers on the host; known after its first run."""
+        self.draws_random_numbers = True
+        """False if the program's first run has drawn no random numbers on the CPU."""
 
 
 class CompiledStep:
-    """Compiled programs of a run: updates of one micro-batch each, and gradients for windows of several.
+    """The compiled programs of a run: updates of one micro-batch, and gradients for windows of several micro-batches.
 
     Args:
         spec: model, objective and settings of an update.
-        optimizer: over the parameters; its state is read and written.
-        unsupported: why this run cannot be compiled, where the caller knows it.
+        optimizer: the optimizer of the parameters; its state is read and written.
+        unsupported: why this run cannot be compiled, if the caller knows it.
     """
 
     def __init__(self, spec: StepSpec, optimizer: torch.optim.Optimizer, unsupported: str | None = None) -> None:
@@ -79,16 +78,16 @@ class CompiledStep:
         self._numbers = torch.zeros(0)
         self._rows: Any = None
         self.disabled = False
-        """The eager loop takes every window."""
+        """True if the eager loop runs every window."""
         self.lacks_compiler = False
-        """Not even the model can be compiled."""
-        if why := unsupported or _why_unsupported(spec, optimizer):
-            self._disable(why)
+        """True if there is no C++ compiler, so that not even the model can be compiled."""
+        if reason := unsupported or _reason_unsupported(spec, optimizer):
+            self._disable(reason)
 
     def update_program(self, batch: Any) -> CompiledProgram | None:
-        """Return the program for a window of this one batch; None where the eager loop has to take it.
+        """Return the program for a window of this one batch; None if the eager loop has to run the window.
 
-        Cost: a walk over the batch; where the program is new, its first call compiles it.
+        Cost: a walk over the batch; the first call of a new program compiles it.
         """
         if self.disabled or not self._bind_optimizer_state():
             return None
@@ -96,47 +95,47 @@ class CompiledStep:
         return None if dynamic is None else self._program(_UPDATE, dynamic=dynamic)
 
     def gradient_program(self, batch: Any) -> CompiledProgram | None:
-        """Return the program for one of several micro-batches in a window; None where it has to run uncompiled."""
+        """Return the program for one of several micro-batches in a window; None if it has to run uncompiled."""
         if self.disabled:
             return None
         dynamic = self._needs_dynamic_shapes(batch)
         return None if dynamic is None else self._program(_GRADIENT, dynamic=dynamic)
 
     def run_update(self, program: CompiledProgram, batch: Any) -> Tensor | None:
-        """Run one update; see `step_graph.StepFunction` for the result, and `call` for the rest."""
+        """Run one update with `call`; see `step_graph.StepFunction` for the result."""
         return self.call(program, batch, self._settings())
 
-    def call(self, program: CompiledProgram, batch: Any, *more: Tensor) -> Any:
+    def call(self, program: CompiledProgram, batch: Any, *further: Tensor) -> Any:
         """Run a program, compiling it first where necessary.
 
         Returns:
-            None where it turned out that it cannot be compiled; nothing has changed then.
+            The program's result; None if the program cannot be compiled, and then nothing has changed.
 
         Raises:
             Exception: what torch raises about the batch itself.
         """
         if program.compiled:
             try:
-                return program.run(batch, *more)
+                return program.run(batch, *further)
             except _compile_error_type():
-                pass  # its guards require another compilation, which needs the patch below
+                pass  # the program's guards require another compilation, which needs the patch below
         started, before = perf_counter(), torch.get_rng_state()
         try:
             with _dynamo_config().patch(trace_autograd_ops=True):
-                result = program.run(batch, *more)
+                result = program.run(batch, *further)
         except _compile_error_type() as error:
-            lacking = any(word in str(error) for word in _NO_COMPILER)
-            self._disable(_NEEDS_COMPILER if lacking else _explain_compile_error(error), lacks_compiler=lacking)
+            no_compiler = any(text in str(error) for text in _NO_COMPILER)
+            self._disable(_NEEDS_COMPILER if no_compiler else _explain_compile_error(error), lacks_compiler=no_compiler)
             return None
         program.compiled = True
-        program.draws = not torch.equal(before, torch.get_rng_state())
+        program.draws_random_numbers = not torch.equal(before, torch.get_rng_state())
         seconds = perf_counter() - started
         shape = f"windows of other sizes, such as {describe_batch(batch)}" if program.dynamic else describe_batch(batch)
         self._notices.append(CompileNotice("compiled", f"{program.what} is compiled for {shape}, in {seconds:.0f} s."))
         return result
 
     def check_eager_window(self) -> None:
-        """Disable compiling if the eager window left a parameter without a gradient, and so without a step."""
+        """Disable compiling if a parameter has no gradient after an eager window: the optimizer does not step it."""
         if not self.disabled and any(p.grad is None for p in self.parameters):
             self._disable("in some windows not every parameter receives a gradient.")
 
@@ -146,18 +145,19 @@ class CompiledStep:
         return notices
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which windows are compiled, so that a resumed run compiles the same ones."""
+        """Return for which windows programs are compiled, so that a resumed run compiles for the same ones."""
         return {"regular": self._regular, "others": self._other_shapes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the choice of an earlier process."""
+        """Restore the result of `state_dict`."""
         self._regular, self._other_shapes, self._shapes = state["regular"], state["others"], None
 
-    def _disable(self, why: str, *, lacks_compiler: bool = False) -> None:
+    def _disable(self, reason: str, *, lacks_compiler: bool = False) -> None:
         self.disabled, self.lacks_compiler = True, lacks_compiler
         self._programs.clear()
-        rest = "Nothing is compiled." if lacks_compiler else "Only the model is compiled."
-        self._notices.append(CompileNotice("compiled_in_part", f"The update is not compiled as a whole: {why} {rest}"))
+        result = "Nothing is compiled." if lacks_compiler else "Only the model is compiled."
+        message = f"The update is not compiled as a whole: {reason} {result}"
+        self._notices.append(CompileNotice("compiled_in_part", message))
 
     def _settings(self) -> Tensor:
         """Return the settings of every group, (groups, settings) in float64, on the device."""
@@ -169,29 +169,29 @@ class CompiledStep:
         return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
 
     def _bind_optimizer_state(self) -> bool:
-        """Bind the programs to the optimizer's state; False until an eager update has created it."""
+        """Bind the programs to the optimizer's state; return False until an eager update has created that state."""
         state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
         groups = _groups(self._optimizer)
         if self._bound_state is not None and state.get(groups[0]["params"][0]) is self._bound_state:
             return True
         self._programs.clear()  # they refer to tensors that a loaded state has replaced
         group_steps: list[ParamGroupStep] = []
-        held: list[dict[str, Tensor | None]] = []
+        all_states: list[dict[str, Tensor | None]] = []
         for group in groups:
             formula = cast("Formula", formula_of(self._optimizer, group))
             names = ("step", *formula.state) if formula.counts_steps else formula.state
             states = [{name: state[p].get(name) for name in names} for p in group["params"]]
             group_steps.append(ParamGroupStep(formula, group["params"], cast("list[dict[str, Tensor]]", states)))
-            held += states
-        missing = sum(any(value is None for value in kept.values()) for kept in held)
+            all_states += states
+        missing = sum(any(value is None for value in each.values()) for each in all_states)
         if missing:
-            if missing < len(held):
-                self._disable(f"{missing} of {len(held)} parameters have received no gradient yet.")
+            if missing < len(all_states):
+                self._disable(f"{missing} of {len(all_states)} parameters have received no gradient yet.")
             return False
         for each in group_steps:
             steps = [state["step"] for state in each.states] if each.formula.counts_steps else []
             if steps and len(set(torch.stack(steps).tolist())) > 1:
-                self._disable("its parameters have not all been updated equally often.")
+                self._disable("the parameters have not all been updated equally often.")
                 return False
         self._group_steps, self._bound_state = group_steps, state[groups[0]["params"][0]]
         self._numbers = torch.zeros(len(groups), len(group_steps[0].formula.settings(groups[0])), dtype=torch.float64)
@@ -202,9 +202,9 @@ class CompiledStep:
         """Return False for the regular program, True for the one with dynamic dimensions, None for neither."""
         shapes = shapes_of(batch)
         if self._shapes is None:
-            here = describe_batch(batch)
-            self._regular = self._regular or here
-            self._shapes = shapes if here == self._regular else None
+            description = describe_batch(batch)
+            self._regular = self._regular or description
+            self._shapes = shapes if description == self._regular else None
         if shapes == self._shapes:
             return False
         self._other_shapes += 1
@@ -229,7 +229,7 @@ class CompiledStep:
 
 
 def shapes_of(batch: Any) -> Any:
-    """Return shape and dtype of every tensor in a batch, in its structure; for anything else, its type."""
+    """Return the batch's structure with every tensor replaced by (shape, dtype), and other values by their type."""
     if isinstance(batch, Tensor):
         return batch.shape, batch.dtype
     if isinstance(batch, Mapping):
@@ -239,27 +239,27 @@ def shapes_of(batch: Any) -> Any:
     return type(batch)
 
 
-def _differing_dimensions(batch: Any, here: Any, ordinary: Any) -> Iterator[tuple[Any, int | None]]:
-    """Yield (tensor, dimension) where a size differs; the dimension is None where more than a size differs.
+def _differing_dimensions(batch: Any, shapes: Any, regular: Any) -> Iterator[tuple[Any, int | None]]:
+    """Yield (tensor, dimension) where a size differs from the regular one; the dimension is None if more differs.
 
-    Sizes of 0 and 1 count as more: torch specialises on them.
+    None also stands for a size of 0 or 1, because torch specialises on these.
     """
-    if here == ordinary:
+    if shapes == regular:
         return
-    if isinstance(batch, Tensor) and isinstance(ordinary, tuple):
-        shape, dtype = cast("tuple[torch.Size, torch.dtype]", ordinary)
-        if batch.dtype != dtype or batch.dim() != len(shape):
+    if isinstance(batch, Tensor) and isinstance(regular, tuple):
+        regular_shape, dtype = cast("tuple[torch.Size, torch.dtype]", regular)
+        if batch.dtype != dtype or batch.dim() != len(regular_shape):
             yield batch, None
             return
-        for dimension, (size, regular) in enumerate(zip(batch.shape, shape, strict=True)):
-            if size != regular:
+        for dimension, (size, regular_size) in enumerate(zip(batch.shape, regular_shape, strict=True)):
+            if size != regular_size:
                 yield batch, dimension if size > 1 else None
-    elif isinstance(batch, Mapping) and isinstance(ordinary, dict) and here.keys() == cast("Any", ordinary).keys():
+    elif isinstance(batch, Mapping) and isinstance(regular, dict) and shapes.keys() == cast("Any", regular).keys():
         for key, value in cast("Mapping[Any, Any]", batch).items():
-            yield from _differing_dimensions(value, here[key], ordinary[key])
-    elif isinstance(batch, (tuple, list)) and isinstance(ordinary, list) and len(here) == len(cast("Any", ordinary)):
-        for value, own, regular in zip(cast("Sequence[Any]", batch), here, cast("Any", ordinary), strict=True):
-            yield from _differing_dimensions(value, own, regular)
+            yield from _differing_dimensions(value, shapes[key], regular[key])
+    elif isinstance(batch, (tuple, list)) and isinstance(regular, list) and len(shapes) == len(cast("Any", regular)):
+        for value, own, other in zip(cast("Sequence[Any]", batch), shapes, cast("Any", regular), strict=True):
+            yield from _differing_dimensions(value, own, other)
     else:
         yield batch, None
 
@@ -269,7 +269,7 @@ _NEEDS_COMPILER: Final = (
 )
 
 
-def _why_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | None:
+def _reason_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | None:
     """Return why an update cannot be compiled, if that is known before compiling; else None."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kinds = {p.device.type for p in parameters}
@@ -278,40 +278,40 @@ def _why_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | 
     checks = (
         (
             hasattr(_dynamo_config(), "trace_autograd_ops"),
-            f"torch {torch.__version__} cannot compile a backward pass inside.",
+            f"torch {torch.__version__} cannot compile a function that contains a backward pass.",
         ),
-        (kinds <= {"cpu"} or kinds <= {"cuda"}, f"it runs on {' and '.join(sorted(kinds))}."),
+        (kinds <= {"cpu"} or kinds <= {"cuda"}, f"the parameters are on {' and '.join(sorted(kinds))}."),
         (
             all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters),
-            "not all parameters are real and plain.",
+            "some parameters are tensor subclasses, or not floating-point.",
         ),
         (
             all(formula_of(optimizer, group) for group in _groups(optimizer)),
-            f"the step of {type(optimizer).__name__} with these settings is not one that trueloop knows.",
+            f"trueloop cannot compile the step of {type(optimizer).__name__} with these settings.",
         ),
         (not any(steps), "the optimizer has hooks."),
         (not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters), "parameters have hooks."),
         (not any(m._backward_hooks or m._backward_pre_hooks for m in modules), "modules have backward hooks."),
     )
-    return next((why for holds, why in checks if not holds), None)
+    return next((reason for passed, reason in checks if not passed), None)
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the optimizer's non-empty groups; without biases, for example, the group without decay is empty."""
+    """Return the optimizer's non-empty groups; in a model without biases, for example, the no-decay group is empty."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
 def _explain_compile_error(error: Exception) -> str:
-    """Explain in one sentence why torch cannot compile it, with the user's line where the error contains it."""
+    """Explain in one sentence why torch cannot compile an update, with the user's line if the error contains it."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
-    why = (explained or lines or [type(error).__name__])[0]
+    reason = (explained or lines or [type(error).__name__])[0]
     if "data-dependent" in text:
-        why = "what it does depends on the value of a tensor (.item(), a comparison), which a program cannot know"
-    places = _CODE_LOCATION.findall(text.rpartition("from user code")[2])
-    where = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
-    return f"{why.rstrip('.')}{where}."
+        reason = "its control flow depends on the value of a tensor (.item(), a comparison), unknown when compiling"
+    locations = _CODE_LOCATION.findall(text.rpartition("from user code")[2])
+    where = f" ({locations[-1][0]}:{locations[-1][1]})" if locations else ""
+    return f"{reason.rstrip('.')}{where}."
 
 
 def _compile_error_type() -> type[Exception]:

@@ -1,7 +1,7 @@
 """The arithmetic of PyTorch's optimizers for one parameter, as pure functions that a compiler can fuse.
 
-Inductor cannot see into a fused kernel: gradients would be written to memory only to be read again. These functions
-return the same numbers except for rounding, from the same state, so that a checkpoint of either continues in the other.
+Inductor cannot fuse anything with a fused kernel: gradients would be written to memory only to be read again. These
+functions return the same numbers up to rounding, and compiled and eager runs can continue each other's checkpoints.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,26 +18,27 @@ NewValues = tuple[Tensor, dict[str, Tensor]]
 
 
 class Formula(NamedTuple):
-    """One optimizer's arithmetic in two stages: numbers per group, then the step of each parameter."""
+    """One optimizer's arithmetic in two stages: first numbers per group, then the step of each parameter."""
 
     settings: Callable[[Mapping[str, Any]], tuple[float, ...]]
-    """Read a group's settings before every update: they arrive as a tensor, so changing one does not recompile."""
+    """Function that reads a group's settings before every update; changing a setting does not recompile."""
     numbers: Callable[[Sequence[Tensor], Tensor | None], Sequence[Tensor]]
-    """(settings, updates including this one) -> what `step` needs, all in float64 with one entry per group."""
+    """Function of (settings, number of updates including this one) that returns the numbers that `step` needs; all are
+    float64 tensors with one entry per group."""
     step: Callable[[Tensor, Tensor, State, Sequence[Tensor]], NewValues]
-    """(parameter, gradient, state, numbers) -> new values; nothing is changed in place."""
+    """Function of (parameter, gradient, state, numbers) that returns new values, without changes in place."""
     state: tuple[str, ...]
-    """State that `step` reads and writes."""
+    """Names of the state tensors that `step` reads and returns."""
     counts_steps: bool
-    """The state has a "step" entry as well, with the number of updates."""
+    """Whether the state also has an entry "step" with the number of updates."""
 
 
 def formula_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Formula | None:
     """Return the formula of a parameter group; None for an optimizer or a setting that is not implemented here."""
-    known = _FORMULAS.get(type(optimizer))
-    if known is None or any(group.get(name) for name in ("maximize", "amsgrad", "centered", "dampening")):
+    make_formula = _FORMULAS.get(type(optimizer))
+    if make_formula is None or any(group.get(name) for name in ("maximize", "amsgrad", "centered", "dampening")):
         return None
-    return known(group)
+    return make_formula(group)
 
 
 def _settings_unchanged(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:

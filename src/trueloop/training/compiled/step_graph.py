@@ -1,8 +1,8 @@
-"""Build one update as a pure function over tensors, which `compiled_step` passes to torch.compile.
+"""Build one update as a function of tensors, which `compiled_step` passes to torch.compile.
 
-Forward under autocast, loss as sum and count, gradient, norm, division, clipping, optimizer, and the guard's decision:
-the same operations in the same order as in `loop` and `update`. Clearing is not needed: gradients are results of the
-function and never stored in ``.grad``.
+The function has the operations of `loop` and `update` in the same order: forward under autocast, loss as sum and count,
+gradient, norm, division, clipping, optimizer, and the guard's decision. Gradients need not be cleared, because they are
+local values and not stored in ``.grad``.
 """
 
 import math
@@ -23,8 +23,8 @@ from trueloop.training.optimizers.foreach import norm, to_double
 _CODE_NUMBERS = count()
 
 StepFunction = Callable[[Any, Tensor], Tensor]
-"""(batch, settings of the groups) -> loss, norm before clipping, skipped and divisor, in float64; the weights, the
-optimizer's state and the buffers are changed in place, or left unchanged where skipped is 1."""
+"""Function of (batch, settings of the groups) that returns loss, norm before clipping, skipped and divisor, in float64.
+It updates the weights, the optimizer's state and the buffers in place, unless skipped is 1."""
 
 
 class ParamGroupStep(NamedTuple):
@@ -33,7 +33,7 @@ class ParamGroupStep(NamedTuple):
     formula: Formula
     parameters: Sequence[Tensor]
     states: Sequence[Mapping[str, Tensor]]
-    """The optimizer's own tensors, one mapping per parameter; all have had equally many updates."""
+    """The optimizer's state tensors, one mapping per parameter; all have had the same number of updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +43,24 @@ class StepSpec:
     model: nn.Module
     objective: Objective
     clip: float | None
-    """Upper bound of the joint gradient norm."""
+    """Upper bound of the gradient norm over all parameters."""
     guarded: bool
-    """Non-finite gradients are not applied, and the buffers are restored."""
+    """Whether to skip updates with non-finite gradients, and then restore the buffers."""
     autocast: torch.dtype | None
 
 
 def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) -> StepFunction:
-    """Return one update as a function to be compiled; each call returns a new one, as torch caches by code object."""
+    """Return one update as a function to be compiled, with a code object of its own."""
     model, objective = spec.model, spec.objective
     parameters = [parameter for each in group_steps for parameter in each.parameters]
     device = parameters[0].device.type
     bound = math.inf if spec.clip is None else spec.clip
     guarded, dtype = spec.guarded, spec.autocast
-    places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-    places = places if guarded else []
+    owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
+    owners = owners if guarded else []
 
     def update(batch: Any, settings: Tensor) -> Tensor:
-        before = [getattr(module, name) for module, name in places]
+        before = [getattr(module, name) for module, name in owners]
         saved = [buffer.clone() for buffer in before]
         with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
             terms = objective(model, batch)
@@ -72,7 +72,7 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
             applied = finite & (divisor != 0) if guarded else divisor != 0
             by = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
             _step(group_steps, gradients, by, applied, settings)
-            for (module, name), buffer, copy in zip(places, before, saved, strict=True):
+            for (module, name), buffer, copy in zip(owners, before, saved, strict=True):
                 now = getattr(module, name)
                 value = torch.where(applied, now, copy)
                 if now is buffer:
@@ -85,15 +85,14 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
 
 
 GradientFunction = Callable[[Any], "tuple[Tensor, Tensor | None, *tuple[Tensor, ...]]"]
-"""A micro-batch -> its weighted sum, its count (None for a plain sum), and the gradient of the sum for each parameter;
-the buffers are changed as a forward pass changes them, and nothing is divided, clipped or stepped."""
+"""Function of a micro-batch that returns its weighted sum, its count (None for a plain sum), and the gradient of the
+sum for each parameter. It updates buffers like a forward pass, and does not divide, clip or step."""
 
 
 def make_gradient_function(spec: StepSpec, parameters: Sequence[Tensor]) -> GradientFunction:
     """Return forward, loss and backward of one micro-batch as a function, for windows of several micro-batches.
 
-    Raises (while it runs):
-        InvalidModel: several terms, whose weights are known at the end of the window only.
+    The function raises InvalidModel for several terms, whose divisors are only known at the end of the window.
     """
     model, objective, dtype = spec.model, spec.objective, spec.autocast
     device = parameters[0].device.type
@@ -112,10 +111,10 @@ def make_gradient_function(spec: StepSpec, parameters: Sequence[Tensor]) -> Grad
 
 
 def _with_own_code(function: Any) -> FunctionType:
-    """Return the same function with a code object of its own.
+    """Return the same function with a code object and a name of its own.
 
-    torch caches compiled code by code object, and the sizes it has seen vary by the code's name: with shared code, a
-    run's sizes would count as varying sizes of an earlier run in this process.
+    torch caches compiled code by code object, and records by the code's name which sizes vary: with a shared one, the
+    sizes of a second run in this process would count as varying sizes of the first run.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(_CODE_NUMBERS)}")
     return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
@@ -124,27 +123,27 @@ def _with_own_code(function: Any) -> FunctionType:
 def _step(
     group_steps: Sequence[ParamGroupStep], gradients: Sequence[Tensor], by: Tensor, applied: Tensor, settings: Tensor
 ) -> None:
-    """Divide and step every parameter, or leave all unchanged where ``applied`` is false.
+    """Divide and step every parameter; change none if ``applied`` is false.
 
-    Numbers that many weights share are computed first and stacked: Inductor would otherwise move them into the loop
-    over the weights, and compute a power and two roots for every sixteen of them.
+    Numbers that many weights share are computed first and stacked: otherwise Inductor would move them into the loop
+    over the weights, and compute a power and two roots for every sixteen weights.
     """
     formula = group_steps[0].formula
     steps = torch.stack([each.states[0]["step"] for each in group_steps]).double() + 1 if formula.counts_steps else None
     shared = (by.expand(len(group_steps)), applied.double().expand(len(group_steps)))
     numbers = torch.stack([*shared, *formula.numbers(settings.unbind(1), steps)], dim=1)
-    left = iter(gradients)
+    remaining = iter(gradients)
     for group, each in enumerate(group_steps):
         after = None if steps is None else steps[group]
         for parameter, state in zip(each.parameters, each.states, strict=True):
-            work = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            divisor, go, *own = numbers[group].to(work).unbind()
-            value, stepped = each.formula.step(parameter, next(left) / divisor, state, own)
+            dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+            divisor, apply, *own = numbers[group].to(dtype).unbind()
+            value, stepped = each.formula.step(parameter, next(remaining) / divisor, state, own)
             if after is not None:
                 stepped["step"] = after.to(state["step"].dtype)
-            parameter.copy_(torch.where(go != 0, value, parameter))
+            parameter.copy_(torch.where(apply != 0, value, parameter))
             for name, new in stepped.items():
-                state[name].copy_(torch.where(go != 0, new, state[name]))
+                state[name].copy_(torch.where(apply != 0, new, state[name]))
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -152,7 +151,7 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the root of backward, the window's loss, and the gradient's divisor, as `window.Window` for one batch."""
+    """Return the root of backward, the window's loss and the gradient's divisor, like `window.Window` for one batch."""
     if len(terms) == 1:
         (term,) = terms
         root = term.sum if term.weight == 1.0 else term.sum * term.weight
@@ -166,8 +165,8 @@ def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
     ]
     shares = [torch.where(count == 0, 0.0, 1 / count) for count in counts]
     root = torch.stack([t.sum * (share * t.weight) for t, share in zip(terms, shares, strict=True)]).sum()
-    some = torch.stack([count != 0 for count in counts]).any()
-    return root, torch.where(some, root.detach(), math.nan), some.double()
+    has_count = torch.stack([count != 0 for count in counts]).any()
+    return root, torch.where(has_count, root.detach(), math.nan), has_count.double()
 
 
 def _as_count_tensor(count: Tensor | float, like: Tensor) -> Tensor:

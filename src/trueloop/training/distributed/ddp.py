@@ -1,7 +1,7 @@
-"""Data parallelism with torch's DistributedDataParallel, which is given sums instead of means.
+"""Data parallelism with torch's DistributedDataParallel (DDP), on sums instead of means.
 
-DDP divides the reduced gradients by the number of processes. The one division at the window's end reverts that, so
-that the gradient is the sum over all samples divided by the count of all, however unevenly they are distributed.
+DDP divides the summed gradients by the number of processes. The single division at the window's end undoes that, so
+that the gradient is the sum over all samples divided by their count, even if processes have different numbers of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,22 +25,22 @@ _HAS_FORWARD_SYNC: Final = "forward_sync_buffers" in _DDP_PARAMETERS  # since to
 _NO_BUFFER_SYNC: Final[dict[str, Any]] = {"forward_sync_buffers" if _HAS_FORWARD_SYNC else "broadcast_buffers": False}
 _NO_INITIAL_SYNC: Final[dict[str, Any]] = (
     {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
-)  # before 2.7 it syncs once more
+)  # before torch 2.7, DDP always synchronises parameters when it is built
 
 
 class DdpParallel:
-    """Runs each window on all processes and leaves the same gradients on each; implements `parallel.Parallel`.
+    """Runs each window on all processes, with equal gradients on each at its end; implements `parallel.Parallel`.
 
-    The first window's gradients are added up by one collective call, which shows what parameters a window uses; DDP is
-    built from that, and looks for unused ones only where there are some. Buffers that training changes (statistics of
-    BatchNorm) are the first process's after every window, as with plain DDP.
+    In the first window, gradients are summed without DDP, to learn which parameters a window uses; then DDP is built,
+    and searches for unused parameters only if there are some. After every window, buffers that training changes
+    (BatchNorm statistics) get the first process's values, as with plain DDP.
 
     Args:
-        model: on its device; its parameters and buffers become the first process's.
-        forward: the model, or its compiled twin over the same parameters.
-        objective: what is minimised.
-        processes: more than one.
-        find_unused: in every window; otherwise where the first one leaves a parameter unused.
+        model: model on its device; its parameters and buffers get the first process's values.
+        forward: the model, or its compiled version with the same parameters.
+        objective: objective to minimise.
+        processes: processes of the run, more than one.
+        find_unused: whether to search for unused parameters even if the first window has none.
 
     Raises:
         InvalidModel: the processes have built different models.
@@ -70,16 +70,16 @@ class DdpParallel:
         self._no_context = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
-        """Run forward pass and loss on this process's share."""
+        """Run the forward pass and the loss on this process's share."""
         (self._ddp or self._step)(batch)
         return self._step.take()
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Keep DDP from synchronising after every micro-batch but the last."""
+        """Synchronise gradients only after the last micro-batch of the window."""
         return self._no_context if closes or self._ddp is None else self._ddp.no_sync()
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Reduce the numbers with the gradients; separately in the first window, or where they do not fit."""
+        """Sum the numbers together with the gradients; separately in the first window, or if they are too many."""
         piggyback, message = self._step.piggyback, self.processes.append_stop_request(numbers)
         if self._ddp is None or piggyback is None or len(message) > MAX_NUMBERS:
             return self.processes.start_all_reduce(numbers)
@@ -87,7 +87,7 @@ class DdpParallel:
         return lambda: self.processes.pop_stop_request(piggyback.decode(len(message)))
 
     def backward(self, root: Tensor) -> None:
-        """Run backward; encoded numbers are the gradient of an extra parameter in DDP's first bucket."""
+        """Run backward; numbers to sum are encoded as the gradient of an extra parameter in DDP's first bucket."""
         extra, encoded, self._encoded = self._step.result.extra, self._encoded, None
         if extra is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
             root.backward()
@@ -96,7 +96,7 @@ class DdpParallel:
             torch.autograd.backward((root, extra), (None, encoded))
 
     def wait_gradient_sync(self) -> None:
-        """Reduce the gradients of the first window, as DDP does in later ones; synchronise the tracked buffers."""
+        """Sum the gradients of the first window, which DDP does in later ones; synchronise the tracked buffers."""
         if self._ddp is None:
             self._ddp = self._build()
         else:
@@ -108,21 +108,21 @@ class DdpParallel:
         self._buffers.track_and_sync()
 
     def close(self) -> None:
-        """Drop DDP: torch sometimes aborts the process if DDP outlives the process group."""
+        """Release the DDP module: torch sometimes aborts the process if it exists longer than the process group."""
         self._ddp = None
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Divide by the number of processes, by which DDP has divided already."""
+        """Return the divisor divided by the number of processes, by which DDP has divided already."""
         return divisor / self.processes.size
 
     def _build(self) -> DistributedDataParallel:
         used = [float(p.grad is not None) for p in self._trained]
-        using = [float(users) for users in self.processes.all_reduce_sum(used)]
-        for parameter, users in zip(self._trained, using, strict=True):
+        user_counts = [float(users) for users in self.processes.all_reduce_sum(used)]
+        for parameter, users in zip(self._trained, user_counts, strict=True):
             if users and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
-        self._step.finds_unused = any(users != self.processes.size for users in using) or self._find_unused
+        self._step.finds_unused = any(users != self.processes.size for users in user_counts) or self._find_unused
         return DistributedDataParallel(
             self._step,
             **_NO_BUFFER_SYNC,
@@ -137,14 +137,14 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
         ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
     except RuntimeError as error:
         raise InvalidModel(
-            "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
+            "Some parameters got a gradient in the first window of this run, but none in this micro-batch.",
             why=str(error).split("\n", 1)[0],
-            fix='Set parallel.find_unused_parameters = "always", if the model does not always use all parameters.',
+            fix='If the model does not always use all parameters, set parallel.find_unused_parameters = "always".',
         ) from error
 
 
 class _Step(nn.Module):
-    """Forward pass and loss as one module, whose outputs backward starts from: the sums and the extra parameter."""
+    """Forward pass and loss as one module; backward starts at its outputs: the sums and the extra parameter."""
 
     def __init__(self, forward: nn.Module, objective: Objective, piggyback: PiggybackReduce | None) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class _Step(nn.Module):
         self._objective = objective
         self.result = _StepResult()
         self.finds_unused = False
-        """DDP searches for parameters that no output depends on."""
+        """Whether DDP searches for parameters on which no output depends."""
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         result = self.result
@@ -165,7 +165,7 @@ class _Step(nn.Module):
             return sums
         result.extra = self.piggyback.parameter
         if self.finds_unused:
-            result.extra = result.extra.view(-1)  # DDP finds it by a node in the graph
+            result.extra = result.extra.view(-1)  # the view has a graph node, by which DDP finds the parameter
         return (*sums, result.extra)
 
     def take(self) -> Sequence[Loss]:
@@ -174,7 +174,7 @@ class _Step(nn.Module):
 
 
 class _StepResult:
-    """Results of a step; not attributes of the module, whose ``__setattr__`` is slow."""
+    """Results of a step, not stored as attributes of the module because its ``__setattr__`` is slow."""
 
     __slots__ = ("extra", "terms")
 
@@ -184,7 +184,7 @@ class _StepResult:
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:
-    """Average gradients in the first window, as DDP does from the second window on."""
+    """Average the gradients of the first window, as DDP does from the second window on."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         same_dtype = [tensor for tensor in tensors if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in same_dtype]).div_(processes)

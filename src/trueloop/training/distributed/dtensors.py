@@ -1,6 +1,6 @@
-"""Read and cut sharded tensors (DTensor) without importing torch.distributed.tensor.
+"""Read and create sharded tensors (DTensor), importing torch.distributed.tensor only in a sharded run.
 
-A run that is not sharded has no DTensor and does not import the module, which takes half as long as importing torch.
+Importing that module takes half as long as importing torch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def _is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
 
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
-    """Return True where any parameter is a DTensor."""
+    """Return True if any parameter is a DTensor."""
     return any(is_dtensor(parameter) for parameter in parameters)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this process's part of a tensor; a plain tensor itself."""
+    """Return this process's part of a DTensor; return a plain tensor unchanged."""
     return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def shard_like(live: Tensor, value: Any) -> Any:
-    """Shard a full tensor like a live one of its shape; return anything else unchanged. No communication."""
-    whole = isinstance(value, Tensor) and not is_dtensor(value)
-    if not is_dtensor(live) or not whole or value.shape != live.shape:
+    """Shard a full tensor like ``live`` if that is a DTensor of the same shape; else return the value unchanged."""
+    is_full = isinstance(value, Tensor) and not is_dtensor(value)
+    if not is_dtensor(live) or not is_full or value.shape != live.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -51,7 +51,7 @@ def shard_like(live: Tensor, value: Any) -> Any:
 
 
 def from_local_part(live: Tensor, part: Tensor) -> Tensor:
-    """Return the DTensor of this local part, sharded like the live one; for a plain tensor, the part itself."""
+    """Return the DTensor with this local part, sharded like ``live``; if ``live`` is plain, return the part."""
     if not is_dtensor(live):
         return part
     mesh, placements = live.device_mesh, live.placements
@@ -59,7 +59,7 @@ def from_local_part(live: Tensor, part: Tensor) -> Tensor:
 
 
 def shard_state_like(live: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Shard full tensors like the live ones of the same names."""
+    """Shard full tensors like the tensors of ``live`` with the same names."""
     return {name: shard_like(live[name], value) if name in live else value for name, value in values.items()}
 
 
@@ -70,25 +70,25 @@ def shard_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, 
         return state
     names = [name for group in state["param_groups"] for name in group["params"]]
     by_name = dict(zip(names, live, strict=False))  # a mismatch is reported by the optimizer
-    cut = {
+    sharded = {
         name: {key: shard_like(by_name[name], value) for key, value in moments.items()} if name in by_name else moments
         for name, moments in state["state"].items()
     }
-    return {**state, "state": cut}
+    return {**state, "state": sharded}
 
 
 def memory_key(tensor: Tensor) -> tuple[int, ...]:
-    """Return a key that all names of one tied tensor share; an empty tensor has no memory to share."""
-    here = local_part(tensor.detach())
-    # FSDP pads the local part of a sharded parameter: it has memory even where it holds nothing.
-    start = here.untyped_storage().data_ptr() if is_dtensor(tensor) else here.data_ptr()
+    """Return a key that is equal for all names of a tied tensor."""
+    part = local_part(tensor.detach())
+    # FSDP pads the local part of a sharded parameter, so even an empty part has memory.
+    start = part.untyped_storage().data_ptr() if is_dtensor(tensor) else part.data_ptr()
     return (start or id(tensor), *tensor.shape, *tensor.stride())
 
 
 def reshard(model: nn.Module) -> None:
-    """Drop the gathered parameters of a sharded model, because the parts are about to change outside of training.
+    """Free the gathered parameters of a sharded model, because its parts will change outside of training.
 
-    The root stays gathered after an evaluation, and the next forward pass would use the stale parameters.
+    After an evaluation the root is still gathered, and the next forward pass would use the old parameters.
     """
     for module in model.modules():
         if _is_fsdp(module):
@@ -96,7 +96,7 @@ def reshard(model: nn.Module) -> None:
 
 
 def describe_layers(model: nn.Module) -> str:
-    """Return the model's layers and their arguments, as `repr` shows them before sharding."""
+    """Return the `repr` of the model, with the class names from before sharding."""
     text = repr(model)
     for name in {type(module).__name__ for module in model.modules() if _is_fsdp(module)}:
         text = re.sub(rf"\b{re.escape(name)}\(", f"{name.removeprefix('FSDP')}(", text)

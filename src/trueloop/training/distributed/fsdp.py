@@ -1,7 +1,7 @@
-"""Sharded data parallelism with torch's FSDP2 (`fully_shard`), which is given sums instead of means.
+"""Sharded data parallelism with torch's FSDP2 (`fully_shard`), on sums instead of means.
 
-Parameters, gradients and moments are DTensors, sharded along their first dimension. What needs all of them (the norm,
-a checkpoint) communicates; everything else works on the local part.
+Parameters, gradients and moments are DTensors, sharded along their first dimension. Only norms and checkpoints, which
+need all parts, communicate; everything else works on the local part.
 """
 
 import math
@@ -28,18 +28,18 @@ from trueloop.training.update import Outcome, collect_gradients
 class FsdpParallel:
     """Runs each window on all processes, each with its part of the model; implements `parallel.Parallel`.
 
-    The repeated blocks of the model are sharded one by one, the rest with the root: what `recompute.repeated_blocks`
-    finds, which is what a transformer's layers are.
+    The repeated blocks of the model (`recompute.repeated_blocks`), such as a transformer's layers, are sharded one by
+    one, all other parameters together.
 
     Args:
-        model: on its device; its parameters become DTensors, cut from the first process's.
-        forward: the model, or its compiled twin over the same parameters.
-        objective: what is minimised.
-        processes: more than one.
+        model: model on its device; its parameters become DTensors, sharded from the first process's values.
+        forward: the model, or its compiled version with the same parameters.
+        objective: objective to minimise.
+        processes: processes of the run, more than one.
 
     Raises:
-        InvalidConfig: this torch shards on accelerators only.
-        InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
+        InvalidConfig: this version of torch can shard only on GPUs.
+        InvalidModel: the processes have built different models, or FSDP cannot shard the model.
     """
 
     sharded = collective_forward = True
@@ -47,7 +47,7 @@ class FsdpParallel:
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         if processes.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
             raise InvalidConfig(
-                f"torch {torch.__version__} shards models on accelerators only.",
+                f"torch {torch.__version__} can shard models only on GPUs.",
                 fix='Use torch 2.7 or later, or set parallel.engine = "ddp".',
             )
         self.processes = processes
@@ -76,32 +76,32 @@ class FsdpParallel:
 
     def take_gradients(self) -> tuple[list[Tensor], float]:
         """Return the local parts of the window's gradients, and the square of their joint norm over all processes."""
-        taken, self._gradients = self._gradients, ([], math.nan)
-        return taken
+        gradients, self._gradients = self._gradients, ([], math.nan)
+        return gradients
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
-        """Run forward pass and loss on this process's share."""
+        """Run the forward pass and the loss on this process's share."""
         return self._objective(self._forward, batch)
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Accumulate gradients locally until the window's last micro-batch, then reduce-scatter their sums."""
+        """Accumulate full gradients on this process; reduce-scatter them only in the window's last micro-batch."""
         if closes != self._closes:
             self._root.set_requires_gradient_sync(closes)
             self._closes = closes
         return self._no_context
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Reduce the numbers, the squared gradient norm and the first process's buffers in one message.
+        """Sum the numbers and the squared gradient norm, and broadcast the first process's buffers, in one message.
 
-        The returned function raises InvalidModel where the processes have used different parameters.
+        The returned function raises InvalidModel if the processes have used different parameters.
         """
 
         def total() -> Numbers:
-            with torch.no_grad():  # the local part; with gradients it would be a node of a graph
+            with torch.no_grad():  # otherwise taking the local part would be recorded in a graph
                 parts = [local_part(gradient) for gradient in collect_gradients(self._measured)]
             norm = total_norm_on_host(parts)
             used = [parameter.grad is not None for parameter in self._measured]
-            checksum = float(crc32(bytes(used)))  # below 2**32: float64 sums are exact
+            checksum = float(crc32(bytes(used)))  # below 2**32, so that sums in float64 are exact
             message = [*numbers, norm * norm, checksum]
             buffers = self._buffers.tracked_buffers()
             *sums, square, checksums = self.processes.all_reduce_sum_and_broadcast(message, buffers)
@@ -117,7 +117,7 @@ class FsdpParallel:
         root.backward()
 
     def wait_gradient_sync(self) -> None:
-        """Do nothing: backward returns after the gradients are reduced and scattered."""
+        """Do nothing: when backward returns, the gradients have been reduced and scattered."""
 
     def sync_buffers(self) -> None:
         """Broadcast the first process's buffers, before the model is evaluated or saved."""
@@ -127,7 +127,7 @@ class FsdpParallel:
         """Do nothing: the model itself is sharded."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Divide by the number of processes, by which FSDP has divided already."""
+        """Return the divisor divided by the number of processes, by which FSDP has divided already."""
         return divisor / self.processes.size
 
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
@@ -137,9 +137,9 @@ class FsdpParallel:
         users = [each[index] for each in used_by_rank]
         names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
         raise InvalidModel(
-            f"In this window {names[id(self._measured[index])]} got a gradient on process {users.index(True)}, and "
+            f"In this window {names[id(self._measured[index])]} got a gradient on process {users.index(True)}, but "
             f"none on process {users.index(False)}.",
-            why="FSDP reduces gradients in the order in which they arrive: here, those of different parameters.",
+            why="FSDP sums gradients in the order in which they arrive, so it has added those of different parameters.",
             fix='Use every parameter on every process, or set parallel.engine = "ddp" and '
             'parallel.find_unused_parameters = "always".',
         )
@@ -149,11 +149,11 @@ class ShardedUpdate:
     """The end of a window over sharded parameters; implements `update.Update`.
 
     Args:
-        optimizer: over DTensors.
-        parameters: all of them.
-        clip: upper bound of the joint norm over all processes, or None.
-        sharded: adds their norm up over all processes.
-        guarded: skip what is not finite.
+        optimizer: optimizer of DTensors.
+        parameters: all parameters of the optimizer.
+        clip: upper bound of the gradient norm over all parameters and processes, or None.
+        sharded: the `FsdpParallel` of the run, which computes this norm.
+        guarded: whether to skip updates with non-finite gradients.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Read this process's rank and world size from the environment of torchrun, srun, Kubernetes, or set by hand.
+"""Read this process's rank and world size from the environment, set by torchrun, srun, Kubernetes or by hand.
 
-Half of a launcher's variables are often set without it (a shell in an allocation, a notebook on a compute node, a
-leftover variable). A program that trusted those would wait for processes that never start.
+Some of a launcher's variables are often set although it started nothing (in a shell in an allocation, a notebook on a
+compute node). A program that trusted these variables would wait for processes that never start.
 """
 
 import os
@@ -15,61 +15,60 @@ from trueloop.core.errors import InvalidConfig
 
 Launcher = Literal["torchrun", "slurm", "kubernetes", "environment"]
 
-DEFAULT_PORT = 29500  # torchrun's own
+DEFAULT_PORT = 29500  # torchrun's default
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# Above Linux's ephemeral ports (32768 to 60999), so that no outgoing connection has taken it; as JAX does.
+# These ports are above Linux's ephemeral ports (32768 to 60999), so that no outgoing connection uses them; as in JAX.
 _SLURM_PORTS = range(61440, 65536)
-# Step numbers that are not srun steps: the script of sbatch, the shell of salloc, and SLURM's other two.
+# Step numbers that are not srun steps: the script of sbatch, the shell of salloc, and two others of SLURM.
 _NO_STEP = range(0xFFFFFFF0, 2**32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchInfo:
-    """This process's rank among the processes of a run, as its launcher states it."""
+    """This process's rank among the processes of a run, from the launcher's variables."""
 
     rank: int
     """Global rank of this process, from 0."""
     size: int
     """Number of processes."""
     local_rank: int
-    """Rank of this process on its machine, from 0: the index of its GPU."""
+    """Rank of this process on its machine, from 0; also the index of its GPU."""
     local_size: int
-    """Processes on this machine; as many as are known where the launcher does not state it."""
+    """Number of processes on this machine; the local rank + 1 if the launcher does not set it."""
     node: int
     """Rank of this machine, from 0."""
     nodes: int
     """Number of machines."""
     address: str
-    """Host of rank 0, where the processes connect."""
+    """Host of rank 0, to which the processes connect."""
     port: int
-    """Port on that host."""
+    """Port on the host of rank 0."""
     restarts: int = 0
     """Number of times the launcher has restarted all processes."""
     launcher: Launcher
 
 
 def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
-    """Return rank and world size of this process; None for a single one, whatever variables are left over.
+    """Return rank and world size of this process; None if it is the only one, even if some variables are set.
 
-    Under torchrun a single process has a `LaunchInfo`, too (``size`` 1: an elastic job may shrink to it). Any other job
-    of one process is None.
+    Under torchrun, a single process has a `LaunchInfo` as well (``size`` 1), because an elastic job may shrink to it.
 
     Args:
         environment: variables by name.
 
     Raises:
-        InvalidConfig: a launcher's variables are incomplete or contradict one another; the message names the variable.
+        InvalidConfig: a launcher's variables are incomplete or contradict one another; the message has the variable.
     """
     env = _Environment(environment)
     step = _is_srun_task(environment)
     if "TORCHELASTIC_RUN_ID" in environment or _has_rank_variables(env, in_step=step):
-        found = _read_torchrun(env)
-        return None if found.size == 1 and found.launcher != "torchrun" else found
+        info = _read_torchrun(env)
+        return None if info.size == 1 and info.launcher != "torchrun" else info
     return _read_slurm(env) if step else None
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True where torchrun restarted this process, or SLURM requeued its job, with the same command line.
+    """Return True if torchrun restarted this process, or SLURM requeued its job, with the same command line.
 
     Args:
         environment: variables by name.
@@ -79,13 +78,13 @@ def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class _Environment:
-    """The environment, read as numbers; an invalid variable is named in the error."""
+    """Reads environment variables as text or numbers; the error for an invalid variable has its name."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def __contains__(self, name: str) -> bool:
-        return bool(self._environment.get(name, "").strip())  # `RANK= python ...` unsets it in a shell
+        return bool(self._environment.get(name, "").strip())  # `RANK= python ...` in a shell means "not set"
 
     def text(self, *names: str) -> str:
         return next((self._environment[name].strip() for name in names if name in self), "")
@@ -104,25 +103,26 @@ class _Environment:
 def _invalid_environment(what: str) -> InvalidConfig:
     return InvalidConfig(
         what,
-        why="The environment says that this process is one of several (RANK, WORLD_SIZE), but not where they connect.",
+        why="RANK or WORLD_SIZE says that this process is one of several, but the variables to connect them are not "
+        "all valid.",
         fix="Start with torchrun or `trueloop train RECIPE --processes N`, which set everything; or unset RANK and "
-        "WORLD_SIZE to train alone.",
+        "WORLD_SIZE to train with one process.",
     )
 
 
 def _has_rank_variables(env: _Environment, *, in_step: bool) -> bool:
-    """Return True where RANK and WORLD_SIZE apply; an indexed Kubernetes Job sets JOB_COMPLETION_INDEX for RANK."""
+    """Return True if a rank is set; an indexed Kubernetes Job sets JOB_COMPLETION_INDEX instead of RANK."""
     ranked = "RANK" in env or ("JOB_COMPLETION_INDEX" in env and "WORLD_SIZE" in env)
     if ranked or "WORLD_SIZE" not in env:
         return ranked
-    # A script of sbatch often exports WORLD_SIZE and MASTER_ADDR and leaves the rank to SLURM_PROCID.
+    # An sbatch script often exports WORLD_SIZE and MASTER_ADDR but not RANK, as srun sets SLURM_PROCID.
     if not in_step and env.number("WORLD_SIZE") > 1:
         raise _invalid_environment(f"WORLD_SIZE is {env.text('WORLD_SIZE')}, but RANK is not set.")
     return False
 
 
 def _read_torchrun(env: _Environment) -> LaunchInfo:
-    """Read torchrun's variables, with defaults for those that other launchers do not set."""
+    """Read torchrun's variables, with defaults for the variables that other launchers do not set."""
     size = env.number("WORLD_SIZE")
     if size < 1:
         raise _invalid_environment("WORLD_SIZE is 0.")
@@ -132,8 +132,8 @@ def _read_torchrun(env: _Environment) -> LaunchInfo:
     if size > 1 and not address:
         raise _invalid_environment("MASTER_ADDR is not set.")
     launcher = _launcher(env)
-    # Kubernetes runs one process per pod. Started by hand on one machine, which localhost is, the rank is the local
-    # rank. A srun task that exports RANK=$SLURM_PROCID may leave the local rank to SLURM.
+    # Kubernetes runs one process per pod. If processes are started by hand on one machine (localhost), the rank is the
+    # local rank. A srun task that exports RANK=$SLURM_PROCID may have its local rank only in SLURM_LOCALID.
     one_machine = launcher == "environment" and address in (*_LOCAL, "")
     local_rank = env.number("LOCAL_RANK", rank if one_machine else env.number("SLURM_LOCALID", 0))
     local_size = env.number("LOCAL_WORLD_SIZE", size if one_machine else local_rank + 1)
@@ -162,16 +162,16 @@ def _launcher(env: _Environment) -> Launcher:
 
 
 def local_address_for(host: str, port: int) -> str:
-    """Return this machine's address in the network of another host; "" where there is no route to it.
+    """Return this machine's address in the network of another host; "" if there is no route to that host.
 
     Args:
-        host: name or address.
-        port: any; nothing is sent.
+        host: name or address of the other host.
+        port: any port; nothing is sent.
     """
     try:
-        family, kind, protocol, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(there)
+            probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
         return ""
@@ -181,10 +181,10 @@ def local_address_for(host: str, port: int) -> str:
 
 
 def _is_srun_task(environment: Mapping[str, str]) -> bool:
-    """Return True where srun started this process as one of several.
+    """Return True if srun started this process as one of several.
 
-    SLURM_NTASKS does not show it: it belongs to the job, and is set in the shell of salloc, in the script of sbatch and
-    in a notebook as well. srun sets SLURM_STEP_NUM_TASKS in each task.
+    SLURM_NTASKS does not tell: it belongs to the job, and is also set in the shell of salloc, in the script of sbatch
+    and in a notebook. SLURM_STEP_NUM_TASKS is set by srun in each task.
     """
     step, tasks = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
     if not (step.isdigit() and tasks.isdigit() and "SLURM_PROCID" in environment):
@@ -200,13 +200,13 @@ def _read_slurm(env: _Environment) -> LaunchInfo:
     nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1))
     local_rank = env.number("SLURM_LOCALID", 0)
     tasks = tasks_per_node(env.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    # A MASTER_ADDR in the sbatch script takes precedence; it may be in another network.
+    # A MASTER_ADDR from the sbatch script takes precedence; it may be an address in another network.
     address = env.text("MASTER_ADDR") or first_host(
         env.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     )
     if not address:
         raise InvalidConfig(
-            f"SLURM_JOB_NODELIST is {env.text('SLURM_JOB_NODELIST')!r}: no host can be read from it.",
+            f"SLURM_JOB_NODELIST is {env.text('SLURM_JOB_NODELIST')!r}, which contains no valid host name.",
             why=f"The {size} tasks of srun connect to the first host of the job.",
             fix="In the batch script: export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)",
         )
@@ -226,11 +226,11 @@ def _read_slurm(env: _Environment) -> LaunchInfo:
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of a list in SLURM's notation: "node[007-012,020],gpu3" -> "node007"; "" for nonsense.
+    """Return the first host of a list in SLURM's notation: "node[007-012,020],gpu3" -> "node007"; "" if invalid.
 
     Args:
-        nodes: SLURM_JOB_NODELIST. Several brackets multiply, the last one fastest, so the first host has the first
-            number of each.
+        nodes: SLURM_JOB_NODELIST. Several brackets stand for all combinations; the first host has the first number of
+            each.
     """
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+(?=,|$)", nodes)
     host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) if first else ""
@@ -238,6 +238,6 @@ def first_host(nodes: str) -> str:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Return the tasks on each node, from SLURM's short form: "2(x3),1" -> [2, 2, 2, 1]; empty for nonsense."""
+    """Return the number of tasks on each node, from SLURM's notation: "2(x3),1" -> [2, 2, 2, 1]; [] if invalid."""
     parts = [re.fullmatch(r"([0-9]+)(?:\(x([0-9]{1,6})\))?", part) for part in text.split(",")]
     return [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))] if all(parts) else []

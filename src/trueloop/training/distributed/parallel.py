@@ -1,7 +1,7 @@
 """The protocol between the training loop and PyTorch's engines for several processes.
 
-A window is one batch, on however many processes it runs: each contributes the sum over its own samples, gradients
-and counts are summed over all of them, and the division happens once, after that.
+A window is one batch, whatever the number of processes: each process computes the sum over its own samples, gradients
+and counts are summed over all processes, and then divided once.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,23 +19,23 @@ class Parallel(Protocol):
 
     processes: Processes
     sharded: bool
-    """Each process holds a part of the model only."""
+    """True if each process has only a part of the model."""
     collective_forward: bool
-    """Running the model is a collective operation: one process alone would wait for the others."""
+    """True if a forward pass is a collective operation: one process alone would wait for the others."""
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
-        """Run forward pass and loss on this process's share of a micro-batch."""
+        """Run the forward pass and the loss on this process's share of a micro-batch."""
         ...
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Return the context of one micro-batch; gradients are synchronised only where it ``closes`` the window."""
+        """Return the context for one micro-batch; gradients are synchronised only if it ``closes`` the window."""
         ...
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Start to sum numbers over all processes, together with the gradients.
 
         Args:
-            numbers: as many on every process, in the same order; known before the window's last backward pass.
+            numbers: the same quantities in the same order on every process; called before the last backward pass.
 
         Returns:
             A function that returns the sums, to be called once, after `wait_gradient_sync`.
@@ -47,7 +47,7 @@ class Parallel(Protocol):
         ...
 
     def wait_gradient_sync(self) -> None:
-        """Wait until every gradient is summed over all processes, after the window's last backward."""
+        """Wait until every gradient is summed over all processes, after the window's last backward pass."""
         ...
 
     def sync_buffers(self) -> None:
@@ -55,7 +55,7 @@ class Parallel(Protocol):
         ...
 
     def close(self) -> None:
-        """Release PyTorch's engine, after the last window."""
+        """Release PyTorch's engine after the last window."""
         ...
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
@@ -67,8 +67,8 @@ class SingleProcess:
     """Runs windows in a single process.
 
     Args:
-        forward: the model, or its compiled twin.
-        objective: what is minimised.
+        forward: the model, or its compiled version.
+        objective: objective to minimise.
     """
 
     processes = SINGLE_PROCESS
@@ -79,7 +79,7 @@ class SingleProcess:
         self._nothing = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
-        """Run forward pass and loss."""
+        """Run the forward pass and the loss."""
         return self._objective(self._forward, batch)
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
@@ -87,7 +87,7 @@ class SingleProcess:
         return self._nothing
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Return a function that returns the numbers themselves."""
+        """Return a function that returns the numbers unchanged."""
         return lambda: list(numbers)
 
     def backward(self, root: Tensor) -> None:
@@ -104,5 +104,5 @@ class SingleProcess:
         """Do nothing: there is no engine."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return the divisor itself."""
+        """Return the divisor unchanged."""
         return divisor

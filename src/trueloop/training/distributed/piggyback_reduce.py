@@ -1,8 +1,8 @@
 """All-reduce a few numbers in DDP's gradient bucket, without a message of their own.
 
-On a CPU a message of five numbers takes as long as one of five thousand: both wait for the other process to wake up. So
-the sums and counts of a window are sent as the gradient of one more parameter, which no optimizer trains, in a bucket
-that DDP reduces anyway.
+On a CPU, a message of five numbers takes as long as one of five thousand: most of the time is waiting for the other
+process to wake up. So the sums and counts of a window are sent as the gradient of an additional parameter, which no
+optimizer trains, in a bucket that DDP reduces in any case.
 """
 
 import math
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 
 MAX_NUMBERS: Final = 16
-"""Numbers in one message; a longer list is reduced separately."""
+"""Largest number of numbers in one message; longer lists are reduced separately."""
 _DIGIT: Final = 1024.0
-_PARTS: Final = 3  # of each number: a multiple of _DIGIT, the rest in ones, and the rest below 1
+_PARTS: Final = 3  # number of parts of a number: a multiple of _DIGIT, the remaining integer, and the fraction
 _EXACT: Final = (torch.float32, torch.float64)
 
 
 class PiggybackReduce:
     """A parameter whose gradient is a list of numbers, which DDP averages over the processes.
 
-    Integers are summed exactly, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over the number
-    of processes, of which there may be 4,000. Other numbers keep at least float32's precision.
+    Integers are summed exactly, even in float32 and if DDP's 1 / processes is rounded: up to 2^34 / processes, for up
+    to 4,000 processes. Other numbers are summed with at least the precision of float32.
 
     Args:
-        dtype: of the gradients in the same bucket: float32 or float64.
-        processes: how many numbers are summed.
+        dtype: type of the gradients in the same bucket: float32 or float64.
+        processes: number of processes.
     """
 
     def __init__(self, dtype: torch.dtype, processes: int) -> None:
@@ -36,9 +36,9 @@ class PiggybackReduce:
         self._processes = float(processes)
 
     def encode(self, numbers: Sequence[float]) -> Tensor:
-        """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; drops the previous ones."""
+        """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; clear the previous gradient."""
         self.parameter.grad = None
-        factor = self._processes  # cancels DDP's division; multiplying here keeps integers exact
+        factor = self._processes  # cancels DDP's division; multiplying first keeps integers exact
         parts = [part * factor for number in numbers for part in _to_digits(number)]
         return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
@@ -52,7 +52,7 @@ class PiggybackReduce:
 
 
 def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
-    """Return a dtype to share a bucket with most of the gradients; None where no dtype is precise enough."""
+    """Return the dtype of most gradients, whose bucket the numbers can use; None if it is not precise enough."""
     elements = Counter[torch.dtype]()
     for parameter in parameters:
         elements[parameter.dtype] += parameter.numel()
@@ -63,7 +63,7 @@ def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
 def _to_digits(number: float) -> tuple[float, float, float]:
     if not math.isfinite(number):
         return 0.0, 0.0, number
-    low = math.fmod(number, _DIGIT)  # has the number's sign and is exact, unlike the remainder of a division
+    low = math.fmod(number, _DIGIT)  # has the sign of the number and is exact, unlike number % _DIGIT
     rest = math.fmod(low, 1.0)
     return (number - low) / _DIGIT, low - rest, rest
 

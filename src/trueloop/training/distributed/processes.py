@@ -1,6 +1,6 @@
-"""The processes of a run, and the collectives they use next to those of the gradients.
+"""The processes of a run, and the collectives they use in addition to the gradients' all-reduce.
 
-Everything that leads to a collective is decided equally on every process: from shared knowledge (the split of the
+Every process makes the same decision on whether to call a collective: from what all of them know (the split of the
 epoch, the global norm), or by a collective of this module. A process that decided alone would wait indefinitely.
 """
 
@@ -20,9 +20,9 @@ from trueloop.training.distributed.launcher_env import read_launch_info
 from trueloop.training.distributed.rendezvous import KEEPALIVE_TIMEOUT_S, TIMEOUT_S, init_process_group
 
 CHUNK_BYTES: Final = 2**28
-"""Bytes broadcast at a time; they are held twice meanwhile."""
+"""Number of bytes broadcast at a time; a broadcast needs twice this memory."""
 MAX_COMBINED_BYTES: Final = 2**16
-"""Bytes from all processes together that are sent with other numbers instead of in a message of their own."""
+"""Largest number of bytes, over all processes, that are sent together with other numbers in one message."""
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # identifies a connection error that is a plain RuntimeError
 _NOISE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # torch's source line and advice
 
@@ -31,21 +31,21 @@ Numbers = list[Tensor | float]
 
 
 class Processes:
-    """This process and the others of the run. A single one communicates nothing and never uses torch.distributed.
+    """This process and the others of the run. A single process never uses torch.distributed.
 
     Args:
-        rank: this process, from 0; the first one writes what the run leaves behind.
-        size: how many there are.
-        device: of their tensors.
-        launcher: its name, for messages.
+        rank: rank of this process, from 0; rank 0 writes the run's files.
+        size: number of processes.
+        device: device of this process's tensors.
+        launcher: name of the launcher, for messages.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device, *, launcher: str = "") -> None:
         self.rank, self.size, self.device, self.launcher = rank, size, device, launcher
         self.stop_requested = False
-        """This process was asked to stop; the next `start_all_reduce` shares it."""
+        """True if this process was asked to stop; the next `start_all_reduce` tells the others."""
         self.stop_agreed = False
-        """Some process was asked to stop, and all processes know it since the same update."""
+        """True if any process was asked to stop; becomes True after the same update on all processes."""
         self._on_host = device.type == "cpu"
         self._pending_stop: tuple[Tensor, Any] | None = None
 
@@ -58,17 +58,17 @@ class Processes:
         """Start to sum numbers over all processes; return a function that waits for the sums.
 
         Args:
-            numbers: as many on every process, in the same order; 0-d tensors or floats. Sent as float64.
+            numbers: 0-d tensors or floats, the same quantities in the same order on every process. Sent as float64.
 
         Returns:
-            A function that returns the sums: floats on the CPU, elsewhere tensors left on the device.
+            A function that returns the sums: floats if the device is the CPU, else tensors on the device.
         """
         if self.size == 1:
             return lambda: list(numbers)
         return self._start_on_host(numbers, ()) if self._on_host else self._start_on_device(numbers)
 
     def _start_on_host(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Callable[[], Numbers]:
-        """Gather all numbers and sum them locally: gloo's all-reduce takes twice as many rounds for so few."""
+        """Gather all numbers and sum them locally: gloo's all-reduce takes twice as many rounds for so few numbers."""
         vector = _vector(self.append_stop_request(numbers), self.device)
         message = _flatten([vector, *tensors]) if tensors else vector
         gathered = [torch.empty_like(message) for _ in range(self.size)]
@@ -79,7 +79,7 @@ class Processes:
             if tensors and not self.is_first:
                 _unflatten(tensors, gathered[0][vector.nbytes :])
             sums, *others = [each[: vector.nbytes].view(torch.float64) for each in gathered] if tensors else gathered
-            for other in others:  # in the same order on every process, so that the sums are bitwise equal
+            for other in others:  # every process adds in the same order, so that the sums are bitwise equal
                 sums += other
             return self.pop_stop_request(sums.tolist())
 
@@ -97,11 +97,11 @@ class Processes:
         return wait
 
     def append_stop_request(self, numbers: Sequence[Tensor | float]) -> Numbers:
-        """Return the numbers, followed by whether this process was asked to stop."""
+        """Return the numbers, followed by 1.0 if this process was asked to stop, else 0.0."""
         return [*numbers, float(self.stop_requested)]
 
     def pop_stop_request(self, sums: Sequence[float]) -> Numbers:
-        """Return the sums, after recording whether any process was asked to stop."""
+        """Return the sums without the last one, which is positive if any process was asked to stop: record that."""
         self.stop_agreed |= sums[-1] > 0
         return list(sums[:-1])
 
@@ -110,7 +110,7 @@ class Processes:
         return self.start_all_reduce(numbers)()
 
     def all_reduce_sum_and_broadcast(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
-        """Do what `all_reduce_sum` and `broadcast` do, in one message where the tensors are small and on the host."""
+        """Call `all_reduce_sum` and `broadcast`, combined into one message if the tensors are small and on the CPU."""
         nbytes = sum(tensor.nbytes for tensor in tensors) * self.size
         if self._on_host and self.size > 1 and nbytes <= MAX_COMBINED_BYTES:
             with torch.no_grad():
@@ -119,7 +119,7 @@ class Processes:
         return self.all_reduce_sum(numbers)
 
     def _exchange_stop(self) -> None:
-        """Share stop requests between the hosts, one update late, so that no device has to be waited for."""
+        """Share stop requests over the CPU, one update late, so that no process waits for its GPU."""
         if self._pending_stop is not None:
             stops, work = self._pending_stop
             _run_collective(work.wait)
@@ -127,13 +127,13 @@ class Processes:
         request = torch.tensor([float(self.stop_requested)])
         self._pending_stop = request, _run_collective(lambda: _start_all_reduce(request))
 
-    def any_rank_stops(self, wanted: bool) -> bool:
-        """Return whether any process was asked to stop; waits for all of them, between two epochs."""
-        self.stop_agreed = any(self.all_gather_object(wanted))
+    def any_rank_stops(self, stop_requested: bool) -> bool:
+        """Return whether any process was asked to stop; called between two epochs, waits for all processes."""
+        self.stop_agreed = any(self.all_gather_object(stop_requested))
         return self.stop_agreed
 
     def all_gather_object(self, value: T) -> list[T]:
-        """Return every process's value, by rank. It is pickled; tensors in it should be on the host."""
+        """Return every process's value, by rank. Values are pickled; tensors in them should be on the CPU."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -152,22 +152,22 @@ class Processes:
         """Call a function that communicates with the other processes.
 
         Raises:
-            ProcessLost: one of them has gone.
+            ProcessLost: one of the processes is gone.
         """
         return _run_collective(collective)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the first process's values into every other's tensors, in place; of any dtypes, in large chunks."""
+        """Copy the first process's values into the tensors of the others, in place; tensors may differ in dtype."""
         if self.size > 1 and tensors:
             self._broadcast_chunks(tensors)
 
     @torch.no_grad()
     def _broadcast_chunks(self, tensors: Sequence[Tensor]) -> None:
-        for some in _in_chunks(tensors):
-            flat = _flatten([tensor.to(self.device) for tensor in some])
+        for chunk in _in_chunks(tensors):
+            flat = _flatten([tensor.to(self.device) for tensor in chunk])
             _run_collective(partial(_broadcast, flat))
             if not self.is_first:
-                _unflatten(some, flat)
+                _unflatten(chunk, flat)
 
 
 SINGLE_PROCESS: Final = Processes(0, 1, torch.device("cpu"))
@@ -176,14 +176,14 @@ SINGLE_PROCESS: Final = Processes(0, 1, torch.device("cpu"))
 def join_processes(
     device: torch.device, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
 ) -> Processes:
-    """Connect to the other processes of this run, where a launcher has started several.
+    """Connect to the other processes of this run, if a launcher has started several.
 
-    A process group that the program has created is used unchanged. One created here stays until the interpreter ends.
+    A process group that the program has created is used unchanged. A group created here exists until the process ends.
 
     Args:
-        device: of this process.
-        timeout_s: how long to wait for the others, now and in every collective.
-        keepalive_timeout_s: how long another machine may not answer.
+        device: device of this process.
+        timeout_s: seconds to wait for the others, now and in every collective.
+        keepalive_timeout_s: seconds without an answer after which another machine counts as lost.
 
     Raises:
         InvalidConfig: the launcher's variables contradict one another; the program's group has no CPU backend; or two
@@ -197,7 +197,7 @@ def join_processes(
         if size > 1 and "cpu:" not in backends:
             raise InvalidConfig(
                 f"The program has created its process group for {backends} only.",
-                why="Stop requests are exchanged between the hosts, so that no GPU has to be waited for.",
+                why="Stop requests are exchanged between CPUs, so that no process has to wait for its GPU.",
                 fix='Create it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
             )
         return Processes(dist.get_rank(), size, device, launcher="the program")
@@ -214,7 +214,7 @@ def join_processes(
 
 
 def _refuse_shared_gpu(processes: Processes, gpu: str) -> None:
-    """Refuse two processes on one GPU, on every process alike; each may see only one GPU and use that."""
+    """Raise on every process if two processes use the same GPU."""
     gpus = processes.all_gather_object(gpu)
     for rank, each in enumerate(gpus):
         if (other := gpus.index(each)) != rank:
@@ -239,16 +239,16 @@ def require_single_process(what: str) -> None:
     if size > 1:
         raise InvalidConfig(
             f"{what} needs a single process, but this is one of {size}.",
-            why="Each process would do it by itself and disturb the others.",
-            fix="Start it without torchrun or srun; its result for one process holds for each.",
+            why="Each process would run it separately and disturb the others.",
+            fix="Start it without torchrun or srun; the result for one process is valid for each of several.",
         )
 
 
 def local_device(name: str) -> str:
-    """Return the device of this process: its own GPU where "auto" or "cuda" stands for several.
+    """Return the device of this process: for "auto" or "cuda", the GPU with the process's local rank.
 
-    A process that sees a single GPU uses it, whatever its number: ``srun --gpus-per-task=1`` shows each task only its
-    own. Whether another process uses the same one is checked when they connect.
+    A process that sees a single GPU uses it, whatever its local rank: with ``srun --gpus-per-task=1`` each task sees
+    only its own GPU. `join_processes` checks whether another process uses the same GPU.
     """
     info = read_launch_info() if dist.is_available() else None
     if info is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
@@ -267,7 +267,7 @@ def local_device(name: str) -> str:
 
 def _destroy_process_group() -> None:
     if dist.is_initialized():
-        gc.collect()  # objects that refer to the group, such as DDP, have to be freed first
+        gc.collect()  # objects that refer to the group, such as a DDP module, have to be freed first
         dist.destroy_process_group()
 
 
@@ -285,7 +285,7 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 def _unflatten(tensors: Sequence[Tensor], flat: Tensor) -> None:
     for tensor, values in zip(tensors, flat.split([tensor.nbytes for tensor in tensors]), strict=True):
-        tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned, so that it starts aligned
+        tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # clone() aligns the memory for view()
 
 
 def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -306,14 +306,14 @@ def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
     known = [0.0 if isinstance(value, Tensor) else value for value in values]
     vector = torch.tensor(known, dtype=torch.float64).to(device, non_blocking=True)
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if isinstance(value, Tensor):
-            vector[place] = value.detach()
+            vector[index] = value.detach()
     return vector
 
 
 def _run_collective(collective: Callable[[], T]) -> T:
-    """Run a collective; raise ProcessLost where torch only reports a closed connection."""
+    """Run a collective; raise ProcessLost for the RuntimeError with which torch reports a closed connection."""
     try:
         return collective()
     except (RuntimeError, dist.DistBackendError) as error:
@@ -321,11 +321,11 @@ def _run_collective(collective: Callable[[], T]) -> T:
 
 
 def as_process_lost(error: BaseException, processes: Processes) -> ProcessLost | None:
-    """Return a ProcessLost for an error of DDP's or FSDP's own collectives that means that a process is gone.
+    """Return a ProcessLost if an error of the collectives of DDP or FSDP means that a process is gone.
 
     Args:
         error: the exception that ended a window.
-        processes: of the run.
+        processes: the processes of the run.
 
     Returns:
         None for any other error.

@@ -1,8 +1,8 @@
 """Connect the processes of a run, and detect a machine that stops answering.
 
-A process that ends closes its connections, and gloo reports that immediately. A machine that loses power, or a cable
-that is cut, closes nothing: a process then waits as long as gloo's timeout. So keepalive is enabled on these
-connections: the other machine's kernel answers it, also while its process computes for an hour.
+When a process ends, its connections are closed, and gloo reports that immediately. When a machine loses power or its
+network, nothing is closed, and the others would wait until gloo's timeout. So keepalive is enabled on gloo's
+connections: the kernel of a working machine answers, even while its process computes for an hour.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import LaunchInfo, local_address_for
 
 TIMEOUT_S: Final = 1800.0
-"""Seconds a process waits for the others: longer than the slowest evaluation or save of one of them."""
+"""Number of seconds that a process waits for the others: longer than the slowest evaluation or save."""
 KEEPALIVE_TIMEOUT_S: Final = 60.0
-"""Seconds without an answer after which another machine counts as lost; longer than a switch takes to restart."""
+"""Number of seconds without an answer after which a machine counts as lost; a network switch restarts faster."""
 
-_POLL_INTERVAL_S: Final = 0.02  # between two checks of which processes have connected
-_SCAN_INTERVAL_S: Final = 5.0  # between two scans for new connections
+_POLL_INTERVAL_S: Final = 0.02  # time between two checks of which processes have connected
+_SCAN_INTERVAL_S: Final = 5.0  # time between two scans for new connections
 
 
 def init_process_group(
@@ -41,15 +41,15 @@ def init_process_group(
     """Join the processes of a run in torch's default process group.
 
     Args:
-        info: this process among them.
-        backend: as torch's `init_process_group` takes it.
-        timeout_s: how long to wait for the others, now and in every collective.
-        keepalive_timeout_s: how long a machine may not answer, on Linux.
+        info: rank of this process and address of the first one.
+        backend: ``backend`` of `torch.distributed.init_process_group`.
+        timeout_s: seconds to wait for the others, now and in every collective.
+        keepalive_timeout_s: seconds without an answer after which a machine counts as lost; on Linux only.
 
     Raises:
-        ProcessLost: the others do not connect; the message names them.
+        ProcessLost: some processes do not connect; the message lists them.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # trueloop reports a lost peer, once
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch would log a lost process, which trueloop reports
     if info.nodes > 1:
         _choose_interface(info)
     timeout, before = timedelta(seconds=timeout_s), _open_sockets()
@@ -66,25 +66,25 @@ def init_process_group(
 
 
 def _open_store(info: LaunchInfo, timeout: timedelta) -> dist.Store:
-    """Open the store: torchrun serves it at that address; otherwise the first process does."""
-    elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    """Connect to the store, which torchrun serves, or else the first process."""
+    torchrun_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return dist.TCPStore(
         info.address,
         info.port,
         info.size,
-        is_master=info.rank == 0 and not elsewhere,
+        is_master=info.rank == 0 and not torchrun_serves,
         timeout=timeout,
         wait_for_workers=False,
-        multi_tenant=not elsewhere,
+        multi_tenant=not torchrun_serves,
     )
 
 
 def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.Store:
-    """Agree on a prefix of the store that no earlier attempt has written to.
+    """Agree on a prefix of the store that no earlier attempt has used.
 
-    Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads the peers' addresses from it: after a
-    restart, those may be the old ones. The number of restarts does not distinguish attempts, because each machine
-    counts its own. So every process brings a random token, and the first process answers it with the prefix.
+    Since torch 2.5, torchrun keeps one store for all restarts, from which gloo reads the addresses of the processes:
+    after a restart, these may be old. The number of restarts does not distinguish attempts, because each machine counts
+    only its own. So every process writes a random token, and the first process answers each token with the prefix.
     """
     control_store, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
     if info.rank:
@@ -99,15 +99,15 @@ def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.
             raise ProcessLost(
                 f"{format_count(len(missing), 'process')} of {info.size} did not connect to "
                 f"{info.address}:{info.port}: rank {names}.",
-                why=f"The first process has waited {timeout_s:.0f} s (parallel.timeout_s).",
-                fix="Read the output of those processes; check that all were started and can reach that address.",
+                why=f"The first process has waited for {timeout_s:.0f} s (parallel.timeout_s).",
+                fix="Read the output of these processes; check that all were started and can reach that address.",
             )
         time.sleep(_POLL_INTERVAL_S)
     return dist.PrefixStore(own, store)
 
 
 def _handshake(control_store: dist.Store, prefix: str, missing: Sequence[int]) -> list[int]:
-    """Answer all processes that have connected, dead ones too; return those that have not acknowledged."""
+    """Answer all processes that have written a token; return the ranks that have not acknowledged the answer."""
     for rank in missing:
         if control_store.check([f"token/{rank}"]):
             control_store.set(f"prefix/{control_store.get(f'token/{rank}').decode()}", prefix)
@@ -115,15 +115,15 @@ def _handshake(control_store: dist.Store, prefix: str, missing: Sequence[int]) -
 
 
 def _choose_interface(info: LaunchInfo) -> None:
-    """Point gloo to the network of the other machines, where this host name only resolves to loopback (127.0.1.1).
+    """If this machine's host name only resolves to loopback, make gloo listen in the network of the other machines.
 
-    Gloo listens at the address of the host name, which on Debian is often a loopback address.
+    Gloo listens at the address of the host name, which on Debian is often a loopback address (127.0.1.1).
     """
     try:
-        named = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
+        addresses = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
     except OSError:
-        named = set[str]()
-    if any(not ip_address(each.partition("%")[0]).is_loopback for each in named):
+        addresses = set[str]()
+    if any(not ip_address(each.partition("%")[0]).is_loopback for each in addresses):
         return
     name = _interface_of(local_address_for(info.address, info.port))
     if name:
@@ -131,14 +131,14 @@ def _choose_interface(info: LaunchInfo) -> None:
 
 
 def _interface_of(address: str) -> str:
-    """Return the name of the network interface with an IPv4 address; "" where it is not found."""
+    """Return the name of the network interface that has this IPv4 address; "" if there is none."""
     if sys.platform != "linux":
         return ""
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # one without an address
+            with suppress(OSError):  # raised for an interface without an address
                 answer = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
@@ -149,22 +149,22 @@ def _interface_of(address: str) -> str:
 
 
 def _open_sockets() -> set[tuple[int, str]]:
-    """Return every socket of this process: descriptor and the kernel's name, as a descriptor may be used again."""
-    found: set[tuple[int, str]] = set()
+    """Return (descriptor, kernel's name) of every socket of this process; descriptors alone may be used again."""
+    sockets: set[tuple[int, str]] = set()
     for path in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
-        with suppress(OSError):  # closed meanwhile, such as the descriptor of this folder
+        with suppress(OSError):  # raised if it was closed meanwhile, such as the descriptor of this folder
             target = str(path.readlink())
             if target.startswith("socket:"):
-                found.add((int(path.name), target))
-    return found
+                sockets.add((int(path.name), target))
+    return sockets
 
 
 def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) -> None:
-    """Have the kernel close connections whose other side stops answering; on Linux only.
+    """Make the kernel close connections whose other side stops answering; on Linux only.
 
     Args:
-        sockets: descriptors, as `_open_sockets` names them.
-        keepalive_timeout_s: seconds without an answer.
+        sockets: sockets, from `_open_sockets`.
+        keepalive_timeout_s: seconds without an answer after which a connection is closed.
     """
     if sys.platform != "linux":
         return
@@ -179,15 +179,15 @@ def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) 
     libc = ctypes.CDLL(None)  # a Python socket could change the blocking mode of gloo's descriptor
     for descriptor, _ in sockets:
         for (level, option), value in options.items():
-            libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # fails unless TCP
+            libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # only works for TCP
 
 
 @contextmanager
 def keepalive_for_new_connections(keepalive_timeout_s: float) -> Generator[None]:
-    """Enable keepalive on every connection made inside, by any thread; for torchrun's own store.
+    """Enable keepalive on every connection that any thread makes within the context; for torchrun's store.
 
     Args:
-        keepalive_timeout_s: seconds without an answer.
+        keepalive_timeout_s: seconds without an answer after which a connection is closed.
     """
     known, done = _open_sockets(), Event()
 

@@ -1,4 +1,4 @@
-"""Replace BatchNorm by torch's SyncBatchNorm, which normalises over all processes' micro-batches."""
+"""Replace BatchNorm layers by torch's SyncBatchNorm, which normalises over all processes' micro-batches."""
 
 import torch
 from torch import nn
@@ -11,19 +11,19 @@ from trueloop.training.distributed.processes import Processes
 def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
     """Replace every BatchNorm layer by one that normalises by the statistics of all processes' micro-batches together.
 
-    Parameters and buffers stay the same objects under the same names. A single process is left unchanged. Padding (see
-    `protocols.is_padding`) in an epoch's last window is part of the statistics as well.
+    Parameters and buffers stay the same objects with the same names. With a single process, nothing changes. The
+    statistics include padding in an epoch's last window (see `protocols.is_padding`).
 
     Args:
-        model: on its device; modified.
-        device: where it runs.
-        processes: that share the run.
+        model: model on its device, to be modified.
+        device: device of the model.
+        processes: processes that share the run.
 
     Returns:
-        The names of the layers replaced.
+        The names of the replaced layers.
 
     Raises:
-        InvalidConfig: several processes, on a device that torch's SyncBatchNorm does not support.
+        InvalidConfig: there are several processes, and torch's SyncBatchNorm does not support the device.
         InvalidModel: the model itself is a BatchNorm layer.
     """
     names = [name for name, module in model.named_modules() if _to_replace(module)]
@@ -31,14 +31,14 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Pr
         return []
     if device.type not in ("cuda", "xpu", "hpu"):
         raise InvalidConfig(
-            f"parallel.sync_batchnorm is on, and the device is {device.type!r}.",
-            why="torch's SyncBatchNorm supports GPUs only.",
-            fix="Turn it off: BatchNorm then normalises by each process's own micro-batch. Or train on GPUs.",
+            f"parallel.sync_batchnorm is on, but the device is {device.type!r}.",
+            why="torch's SyncBatchNorm only supports GPUs.",
+            fix="Turn it off, so that each process normalises by its own micro-batch; or train on GPUs.",
         )
     if "" in names:
         raise InvalidModel(
             f"parallel.sync_batchnorm is on, but the model itself is a {type(model).__name__}.",
-            why="It would have to be replaced by another module, which would be trained in its place.",
+            why="A module cannot be replaced by another one from outside.",
             fix="Put it into an nn.Sequential.",
         )
     nn.SyncBatchNorm.convert_sync_batchnorm(model)

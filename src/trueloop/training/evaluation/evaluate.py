@@ -1,4 +1,4 @@
-"""Evaluate a model without graph or update, with modes restored, and with means over items instead of batches."""
+"""Evaluate a model: without graph and updates, restoring its modes, with means over items instead of batches."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Evaluation:
     """Result of one pass over a dataset."""
 
     metrics: Mapping[str, float]
-    """Means over all items: "loss", and every metric that is one number."""
+    """Means over all items, by name: "loss", and every metric that is one number."""
     tables: Mapping[str, Any]
-    """Metrics that are more than a number, such as a confusion matrix."""
+    """Metrics that are more than a number, by name, such as a confusion matrix."""
     batches: int
-    """Batches measured, on all processes together."""
+    """Number of batches evaluated, over all processes."""
     seconds: float
-    """Duration of the pass."""
+    """Duration of the pass in seconds."""
 
 
 def evaluate(
@@ -49,23 +49,23 @@ def evaluate(
     context: AbstractContextManager[Any] | None = None,
     processes: Processes = SINGLE_PROCESS,
 ) -> Evaluation:
-    """Measure a model on data.
+    """Evaluate a model on data.
 
     Args:
-        model: in eval mode for the pass; afterwards the mode of every submodule is restored.
-        batches: an iterable of batches, as the objective takes them; or of `MicroBatch`, which may be padding.
-        objective: as for `as_objective`.
+        model: the model; it is set to eval mode, and afterwards the mode of every submodule is restored.
+        batches: iterable of batches in the form that the objective takes, or of `MicroBatch`, which may be padding.
+        objective: an argument for `as_objective`.
         metrics: name -> factory of a metric with ``update(output, target)`` and ``compute()``.
-        device: of the batches; None = that of the model's first parameter.
-        context: autocast; may be re-entered.
-        processes: that share the batches, with equally many each; all of them get the total result.
+        device: device to copy batches to; None = that of the model's first parameter.
+        context: autocast context; may be entered several times.
+        processes: processes that share the batches, with the same number each; all of them return the total result.
 
     Returns:
-        The mean of each loss over all items (several terms: their weighted sum as "loss" and each by its name) and the
-        metrics. The numbers do not depend on the batch size, but for rounding in the model itself.
+        The mean loss over all items (with several terms, their weighted sum as "loss" and each mean by its name) and
+        the metrics. The numbers do not depend on the batch size, except for rounding in the model.
 
     Raises:
-        InvalidData: no batch at all.
+        InvalidData: there is no batch.
         InvalidModel: metrics are requested, but the objective does not return output and target.
 
     Random generators are restored, so that evaluating more often does not change the training.
@@ -75,7 +75,7 @@ def evaluate(
     objective.to(device)
     if "loss" in (metrics or {}):
         raise InvalidConfig(
-            'A metric is called "loss", which is the name of the objective.', fix="Choose another name."
+            'A metric has the name "loss", which is reserved for the objective.', fix="Choose another name."
         )
     live = {name: _without_own_sync(factory()) for name, factory in (metrics or {}).items()}
     started, totals = perf_counter(), _Totals()
@@ -98,7 +98,7 @@ def evaluate(
 
 
 def evaluation_processes(metrics: MetricFactories, processes: Processes) -> Processes:
-    """Return the processes that share the held-out data; each alone has all of it if a metric cannot be merged."""
+    """Return the processes that share the held-out data; if a metric cannot be merged, each evaluates all data."""
     return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else SINGLE_PROCESS
 
 
@@ -115,7 +115,7 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 class _Totals:
-    """Sums and counts per term, with sums in float64 so that the order of batches does not show in the digits."""
+    """Sums and counts per term; sums are in float64, so that the order of the batches does not change the digits."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -135,7 +135,7 @@ class _Totals:
         self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
 
     def plus(self, other: _Totals) -> _Totals:
-        """Add the totals of another process."""
+        """Return these totals plus those of another process."""
         if not self._terms or not other._terms:
             return self if self._terms else other
         self.batches += other.batches
@@ -144,7 +144,7 @@ class _Totals:
         return self
 
     def on_host(self) -> _Totals:
-        """Move every number to the host, so that it can be sent."""
+        """Move every number to the CPU, so that it can be sent."""
         self._terms = [replace(term, sum=term.sum.cpu()) for term in self._terms]
         self._sums = [total.cpu() for total in self._sums]
         self._counts = [float(count) for count in self._counts]
@@ -162,7 +162,7 @@ class _Totals:
         return {**numbers, "loss": sum(weighted) if weighted else math.nan}
 
     def _name(self, term: Loss) -> str:
-        """Return the term's name, with its index where the name is not unique or would hide the total."""
+        """Return the term's name; add its index if the name is not unique or is "loss", the name of the total."""
         names = [other.name for other in self._terms]
         unique = names.count(term.name) == 1 and term.name != "loss"
         return term.name if unique else f"{term.name}_{self._terms.index(term)}"
@@ -177,14 +177,14 @@ def _as_summable(count: Tensor | float) -> Tensor | float:
 
 
 def _without_own_sync(metric: Metric) -> Metric:
-    """Keep a torchmetrics object from synchronising itself over processes, which `merge_across_processes` does."""
+    """Switch off a torchmetrics object's own synchronisation; `merge_across_processes` replaces it."""
     if hasattr(metric, "sync_on_compute"):
         metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
     return metric
 
 
 def _without_tensors(term: Loss) -> Loss:
-    """Return the term without graphs, output and target: only name, weight and whether it has a count."""
+    """Return the term without graph, output and target; its count only shows whether there is one."""
     return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
 
 

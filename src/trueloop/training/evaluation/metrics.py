@@ -13,7 +13,7 @@ from trueloop.training.distributed.processes import Processes
 
 
 class Metric(Protocol):
-    """An object with these two methods, such as those of torchmetrics."""
+    """An object with these two methods, such as a metric of torchmetrics."""
 
     def update(self, output: Tensor, target: Tensor) -> None:
         """Add one batch."""
@@ -28,20 +28,20 @@ class Metric(Protocol):
 class Mergeable(Metric, Protocol):
     """A metric that can be merged with those of other processes.
 
-    Where every metric of a run is one, the processes share the held-out data; otherwise each measures all of it.
+    If every metric of a run can, the processes share the held-out data; otherwise each process evaluates all of it.
     """
 
     def merge(self, other: Self) -> None:
-        """Add the counts of another metric."""
+        """Add the sums and counts of another metric to this one."""
         ...
 
 
 def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
-    """Return, on every process, the metric merged over all of them.
+    """Return on every process the metric merged over all processes.
 
     Args:
-        metric: a `Mergeable`; its tensors travel over the host.
-        processes: each with a metric of its own.
+        metric: a `Mergeable`; its tensors are sent from the CPU.
+        processes: the processes, each of which has such a metric.
     """
     own = copy(metric)
     for name, value in vars(own).items():
@@ -56,11 +56,11 @@ def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
 class Accuracy:
     """Share of targets that equal the class with the largest output.
 
-    Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of one binary
-    class (positive above 0).
+    Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of a binary
+    classification (a positive logit means class 1).
 
     Args:
-        ignore_index: targets that do not count.
+        ignore_index: target value to ignore.
 
     Example:
         >>> import torch
@@ -78,18 +78,18 @@ class Accuracy:
         self._count: Tensor | int = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Count hits; no host synchronisation."""
-        guess, target = predicted_classes(output, target)
+        """Add one batch, without waiting for the GPU."""
+        predicted, target = predicted_classes(output, target)
         counted = target != self._ignored
-        self._hits = self._hits + ((guess == target) & counted).sum()
+        self._hits = self._hits + ((predicted == target) & counted).sum()
         self._count = self._count + counted.sum()
 
     def merge(self, other: Accuracy) -> None:
-        """Add another's counts."""
+        """Add the counts of another metric to this one."""
         self._hits, self._count = self._hits + other._hits, self._count + other._count
 
     def compute(self) -> float:
-        """Return hits over counted targets; nan when none was counted."""
+        """Return the share of correct predictions among counted targets; nan if there are none."""
         count = int(self._count)
         return int(self._hits) / count if count else float("nan")
 
@@ -100,8 +100,8 @@ class Confusion:
     Outputs and targets are those of `Accuracy`.
 
     Args:
-        classes: how many there are.
-        ignore_index: targets that do not count.
+        classes: number of classes.
+        ignore_index: target value to ignore.
 
     Example:
         >>> import torch
@@ -119,29 +119,29 @@ class Confusion:
         self._outside: Tensor | int = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Add one batch; no host synchronisation beyond the masking."""
-        guess, target = predicted_classes(output, target)
+        """Add one batch; waits for the GPU only to mask the targets."""
+        predicted, target = predicted_classes(output, target)
         counted = target != self._ignored
-        true, guess = target[counted].long(), guess[counted]
-        known = (true >= 0) & (true < self._classes) & (guess < self._classes)
+        true, predicted = target[counted].long(), predicted[counted]
+        known = (true >= 0) & (true < self._classes) & (predicted < self._classes)
         self._outside = self._outside + (~known).sum()
-        cells = true[known] * self._classes + guess[known]
+        cells = true[known] * self._classes + predicted[known]
         self._table = self._table + torch.bincount(cells, minlength=self._classes**2)
 
     def merge(self, other: Confusion) -> None:
-        """Add another's counts."""
+        """Add the counts of another metric to this one."""
         self._table, self._outside = self._table + other._table, self._outside + other._outside
 
     def compute(self) -> list[list[int]]:
-        """Return the table; all zero when nothing was seen.
+        """Return the table; all counts are 0 before the first update.
 
         Raises:
-            InvalidData: a label or a prediction is outside the table.
+            InvalidData: a label or a prediction is not in [0, classes).
         """
         if int(self._outside):
             raise InvalidData(
-                f"{int(self._outside)} labels or predictions are outside of {self._classes} classes.",
-                fix="Confusion(classes) must cover every label and every output of the model.",
+                f"{int(self._outside)} labels or predictions are not among the {self._classes} classes.",
+                fix="Create Confusion(classes) with at least the number of labels and of the model's outputs.",
             )
         if isinstance(self._table, int):
             return [[0] * self._classes for _ in range(self._classes)]
@@ -156,30 +156,30 @@ class MeanAbsoluteError:
         self._count = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Add one batch; no host synchronisation."""
+        """Add one batch, without waiting for the GPU."""
         if output.shape != target.shape:
             raise InvalidData(
                 f"The output has shape {tuple(output.shape)}, the target {tuple(target.shape)}.",
-                why="They would be broadcast against each other, and the mean taken over the wrong pairs.",
+                why="They would be broadcast against each other, and the mean computed over the wrong pairs.",
                 fix="Make both the same shape.",
             )
         self._sum = self._sum + (output.double() - target.double()).abs().sum()
         self._count += target.numel()
 
     def merge(self, other: MeanAbsoluteError) -> None:
-        """Add another's sums."""
+        """Add the sums of another metric to this one."""
         self._sum, self._count = self._sum + other._sum, self._count + other._count
 
     def compute(self) -> float:
-        """Return the mean; nan when nothing was seen."""
+        """Return the mean; nan before the first update."""
         return float(self._sum) / self._count if self._count else float("nan")
 
 
 def predicted_classes(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (predicted class, target), both of the target's shape.
+    """Return (predicted class, target), both with one class index per item.
 
     Raises:
-        InvalidData: shapes that cannot be class scores and their targets.
+        InvalidData: the shapes are not those of class scores and targets.
     """
     if target.is_floating_point() and output.shape == target.shape and output.dim() > 1 and output.shape[1] > 1:
         return output.argmax(dim=1), target.argmax(dim=1)  # class probabilities, as CrossEntropyLoss takes them

@@ -13,20 +13,20 @@ class MonitorDecision(NamedTuple):
     """Consequences of one evaluation."""
 
     best: bool
-    """The evaluation is the best so far."""
+    """Whether the evaluation is the best so far."""
     stop: bool
-    """Patience is exhausted."""
+    """Whether patience is exhausted."""
 
 
 class Monitor:
     """Tracks one metric over the evaluations of a run.
 
-    An evaluation is best when it beats all before it; the first finite one always does. It restarts patience when
-    it beats the one that last did by more than ``min_delta``. A value that is not finite does neither. The run stops at
-    the evaluation that makes ``patience`` of them in a row without a restart.
+    The first finite value is the best, and then each value better than all before it. A value that is better than the
+    reference by more than ``min_delta`` is an improvement and becomes the new reference. A non-finite value is neither.
+    The run stops after ``patience`` evaluations in a row without improvement.
 
     Raises:
-        InvalidConfig: patience below 1, a min_delta that is negative or not finite, or an unknown mode.
+        InvalidConfig: patience is below 1, min_delta is negative or not finite, or the mode is unknown.
     """
 
     def __init__(self, config: MonitorConfig) -> None:
@@ -35,16 +35,16 @@ class Monitor:
         self._without_improvement = 0
         self._reference: float | None = None
         self.best_value: float | None = None
-        """The best value so far; None before the first finite one."""
+        """The best value so far; None before the first finite value."""
         self.best_update: int | None = None
-        """The update after which it was measured."""
+        """Number of updates after which the best value was measured."""
 
     def check(self, splits: Collection[str], names: Collection[str] | None) -> None:
-        """Raise, before training, if no evaluation will measure the monitored metric.
+        """Check before training that evaluations will compute the monitored metric.
 
         Args:
-            splits: what is evaluated: {"val"}.
-            names: what is measured on each; None where that is not known beforehand.
+            splits: names of the splits to evaluate: {"val"}.
+            names: names of the metrics of each split; None if not known beforehand.
 
         Raises:
             InvalidConfig: the metric's split or name is not among them.
@@ -55,21 +55,21 @@ class Monitor:
         if split not in splits:
             raise InvalidConfig(
                 f"monitor.metric is {self._config.metric!r}, but {split!r} is not evaluated during training.",
-                why=f"Evaluated are: {', '.join(sorted(splits)) or 'no data at all'}.",
-                fix="Give a val set, or monitor what is evaluated; without one, leave monitor.patience out.",
+                why=f"The evaluated splits are: {', '.join(sorted(splits)) or 'none'}.",
+                fix="Give a val set, or monitor a metric of an evaluated split; or leave monitor.patience out.",
             )
         if names is not None and name.split("/")[0] not in names:
             self._monitored_value({f"{split}/{known}": 0.0 for known in names})
 
     def observe(self, metrics: Mapping[str, float], update: int) -> MonitorDecision:
-        """Compare one evaluation with those before it.
+        """Compare one evaluation with the earlier ones.
 
         Args:
-            metrics: every metric measured, by its name in the journal: {"val/loss": 0.1, "val/accuracy": 0.97}.
-            update: the update after which it was measured.
+            metrics: all metrics, by their names in the journal: {"val/loss": 0.1, "val/accuracy": 0.97}.
+            update: number of updates done when they were measured.
 
         Raises:
-            InvalidConfig: the monitored metric is not among them; the message lists those that are.
+            InvalidConfig: the monitored metric is not among them; the message lists the others.
         """
         value = float(self._monitored_value(metrics))
         best = self._improves(value, self.best_value, by=0.0)
@@ -83,12 +83,12 @@ class Monitor:
 
     @property
     def exhausted(self) -> bool:
-        """True where patience is exhausted."""
+        """True if patience is exhausted."""
         patience = self._config.patience
         return patience is not None and self._without_improvement >= patience
 
     def stop_message(self) -> str:
-        """Return which metric did not improve, for how long, and what the best value was."""
+        """Return a sentence on the metric, the number of evaluations without improvement, and the best value."""
         best = (
             f"the best is {self.best_value:.6g}, after update {self.best_update}"
             if self.best_value is not None
@@ -111,14 +111,14 @@ class Monitor:
         """Restore a state; patience and min_delta may have changed meanwhile.
 
         Raises:
-            CheckpointError: it tracked another metric, or the other direction.
+            CheckpointError: the state is that of another metric or mode.
         """
-        theirs, mine = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
-        if theirs != mine:
+        saved, own = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
+        if saved != own:
             raise CheckpointError(
-                f"The checkpoint has the {theirs[1]} of {theirs[0]!r}; this run monitors the {mine[1]} of {mine[0]!r}.",
+                f"The checkpoint has the {saved[1]} of {saved[0]!r}; this run monitors the {own[1]} of {own[0]!r}.",
                 why="The two cannot be compared, so the best checkpoint would be chosen wrongly.",
-                fix=f"Set monitor.metric = {theirs[0]!r} and monitor.mode = {theirs[1]!r}, or start a new run.",
+                fix=f"Set monitor.metric = {saved[0]!r} and monitor.mode = {saved[1]!r}, or start a new run.",
             )
         self.best_value = state["best_value"]
         self.best_update = state["best_update"]
@@ -129,26 +129,26 @@ class Monitor:
         name = self._config.metric
         if name in metrics:
             return metrics[name]
-        near = difflib.get_close_matches(name, metrics, n=1)
+        close = difflib.get_close_matches(name, metrics, n=1)
         raise InvalidConfig(
-            f"monitor.metric is {name!r}, which no evaluation measured.",
-            why=f"Measured were: {', '.join(metrics) or 'none at all'}.",
-            fix=f"Did you mean {near[0]!r}?" if near else "Set monitor.metric to one of them.",
+            f"monitor.metric is {name!r}, which evaluations do not compute.",
+            why=f"They compute: {', '.join(metrics) or 'nothing'}.",
+            fix=f"Did you mean {close[0]!r}?" if close else "Set monitor.metric to one of them.",
         )
 
-    def _improves(self, value: float, over: float | None, *, by: float) -> bool:
+    def _improves(self, value: float, reference: float | None, *, by: float) -> bool:
         if not math.isfinite(value):
             return False
-        return over is None or (over - value if self._config.mode == "min" else value - over) > by
+        return reference is None or (reference - value if self._config.mode == "min" else value - reference) > by
 
 
 def _check_settings(config: MonitorConfig) -> None:
     if config.mode not in ("min", "max"):
-        raise InvalidConfig(f"monitor.mode is {config.mode!r}.", fix='Set "min" where less is better, else "max".')
+        raise InvalidConfig(f"monitor.mode is {config.mode!r}.", fix='Set "min" if lower is better, else "max".')
     if config.patience is not None and config.patience < 1:
         raise InvalidConfig(
             f"monitor.patience is {config.patience}.",
-            why="The run would stop whatever its first evaluation says.",
+            why="The run would stop after its first evaluation in any case.",
             fix="Set 1 evaluation or more, or leave it out to never stop early.",
         )
     if not 0 <= config.min_delta < math.inf:

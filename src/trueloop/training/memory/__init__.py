@@ -1,1 +1,1 @@
-"""Device and host memory: transfers, out-of-memory retries, activation checkpointing."""
+"""Memory of GPU and CPU: transfers, out-of-memory retries, gradient checkpointing."""

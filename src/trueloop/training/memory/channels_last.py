@@ -1,8 +1,8 @@
-"""Lay out the weights of convolutions channels-last, which their fast kernels need.
+"""Convert the weights of convolutions to the channels-last layout, which the fast kernels need.
 
-The weight decides the layout: a convolution with channels-last weights converts its input and returns channels-last
-output, and following layers keep it (ATen/native/ConvUtils.h, `cudnn_conv_use_channels_last` and
-`mkldnn_conv_use_channels_last`). So batches need no change, and shapes and values stay the same.
+The weight determines the layout: a convolution with channels-last weights converts its input and returns channels-last
+output, and the next layers use that (ATen/native/ConvUtils.h, `cudnn_conv_use_channels_last` and
+`mkldnn_conv_use_channels_last`). So batches, shapes and values do not change.
 """
 
 from typing import Any, Final
@@ -17,42 +17,42 @@ _CONVOLUTIONS: Final = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspo
 
 
 def use_channels_last(model: nn.Module) -> list[str]:
-    """Lay out the weights of a model's two- and three-dimensional convolutions channels-last.
+    """Convert the weights of a model's two- and three-dimensional convolutions to channels-last.
 
     Args:
-        model: its parameters stay the same objects, with the same values and shapes.
+        model: model to modify; its parameters stay the same objects, with the same values and shapes.
 
     Returns:
-        The names of those convolutions.
+        The names of these convolutions.
 
     Raises:
-        InvalidModel: there is none.
+        InvalidModel: there are none.
 
     Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """
-    found = {name: module for name, module in model.named_modules() if isinstance(module, _CONVOLUTIONS)}
-    if not found:
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, _CONVOLUTIONS)}
+    if not convolutions:
         raise InvalidModel(
             f"channels_last is on, but {type(model).__name__} has no convolution.",
             why="Only convolutions of two or three dimensions, such as nn.Conv2d, benefit from it.",
             fix="Set channels_last = false.",
         )
-    for module in found.values():
+    for module in convolutions.values():
         weight = module.weight
         weight.data = weight.data.contiguous(memory_format=_FORMATS[weight.dim()])
-    return list(found)
+    return list(convolutions)
 
 
 def match_state_layout(optimizer: torch.optim.Optimizer) -> None:
     """Convert the optimizer's per-parameter state to each parameter's memory layout.
 
-    Fused kernels walk parameter and moments by raw memory. A state that was saved by a run with another layout would be
-    read in the wrong order, without an error.
+    Fused kernels read parameters and moments as raw memory. A state from a run with another layout would be read in the
+    wrong order, without an error.
     """
-    for parameter, kept in optimizer.state.items():
-        for name, value in kept.items():
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
             if _has_other_strides(value, parameter):
-                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _has_other_strides(value: Any, parameter: Any) -> bool:

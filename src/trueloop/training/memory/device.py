@@ -13,7 +13,7 @@ from trueloop.core.errors import InvalidConfig
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of that name, with its index, so that it equals the ``.device`` of the tensors on it.
+    """Return the device with a name, including its index, so that it equals the ``.device`` of tensors on it.
 
     Args:
         name: "auto" (CUDA, else MPS, else CPU), "cpu", "cuda" (the current one), "cuda:1" or "mps".
@@ -45,7 +45,7 @@ def _available_devices() -> list[str]:
 
 @runtime_checkable
 class Movable(Protocol):
-    """A batch type that knows how to move itself: a packed sequence, a tokenizer's output, a graph."""
+    """A batch type with its own ``to``: a packed sequence, a tokenizer's output, a graph."""
 
     def to(self, device: torch.device) -> Any:
         """Return this object on the device."""
@@ -53,12 +53,12 @@ class Movable(Protocol):
 
 
 def move_to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch with every tensor on the device; the same object where they all are there already.
+    """Return the batch with every tensor on the device; the same object if all tensors are there already.
 
-    Walks tuples, lists, dicts, named tuples and dataclasses, nested at will; asks other objects with a ``to(device)``
-    to move themselves; leaves the rest (text, numbers) alone. The containers given are not modified.
+    Nested tuples, lists, dicts, named tuples and dataclasses are copied as needed and not modified; for other objects
+    that have it, ``to(device)`` is called; anything else (strings, numbers) is returned unchanged.
 
-    Cost: for (inputs, targets) already there, about a microsecond. Copies from pinned memory do not block.
+    Cost: about a microsecond for (inputs, targets) that are there already. Copies from pinned memory do not block.
     """
     kind = type(batch)
     if kind is Tensor:
@@ -72,12 +72,12 @@ def move_to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _move_rare(batch: Any, device: torch.device) -> Any:
-    """Move everything but tensors, tuples, lists and dicts, which are nearly all batches and are handled first."""
-    if isinstance(batch, Movable):  # before tuples and mappings: a PackedSequence is a tuple with a part that stays
+    """Move types other than tensors, tuples, lists and dicts; these are the usual ones and are handled first."""
+    if isinstance(batch, Movable):  # checked before tuples: a PackedSequence is a tuple whose lengths stay on the CPU
         return batch.to(device)
     if isinstance(batch, tuple):
         moved = [move_to_device(item, device) for item in batch]
-        build = getattr(type(batch), "_make", type(batch))  # a named tuple takes its fields one by one
+        build = getattr(type(batch), "_make", type(batch))  # the class of a named tuple takes its fields one by one
         return batch if _all_identical(moved, batch) else build(moved)
     if isinstance(batch, MutableMapping):
         return _move_items(batch, device)
@@ -94,7 +94,7 @@ def _move_items(batch: MutableMapping[Any, Any], device: torch.device) -> Any:
     moved = {key: move_to_device(item, device) for key, item in batch.items()}
     if _all_identical(moved.values(), batch.values()):
         return batch
-    clone = copy.copy(batch)  # keeps a defaultdict's factory and a subclass's attributes
+    clone = copy.copy(batch)  # preserves a defaultdict's factory and a subclass's attributes
     clone.update(moved)
     return clone
 
@@ -107,5 +107,5 @@ def _move_fields(batch: Any, device: torch.device) -> Any:
         return batch
     clone = copy.copy(batch)
     for name, item in zip(fields, moved, strict=True):
-        object.__setattr__(clone, name, item)  # frozen ones too; the clone is not shared yet
+        object.__setattr__(clone, name, item)  # also works for frozen dataclasses; the clone is not shared yet
     return clone

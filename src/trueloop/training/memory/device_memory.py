@@ -13,7 +13,7 @@ from trueloop.core.formatting import format_size
 
 _STATM: Final = Path("/proc/self/statm")
 
-# torch has its own exception class only for its caching allocators; other out-of-memory errors are known by their text.
+# torch's exception class is only for its caching allocators; other out-of-memory errors are recognised by their text.
 _OUT_OF_MEMORY_TEXTS: Final = (
     "DefaultCPUAllocator",
     "backend out of memory",
@@ -24,7 +24,7 @@ _OUT_OF_MEMORY_TEXTS: Final = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True where torch could not allocate memory for a tensor, on any device."""
+    """Return True if the error means that torch could not allocate memory, on any device."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
@@ -32,14 +32,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def format_model_size(model: nn.Module) -> str:
     """Format the size of a model's parameters and buffers for a message."""
-    held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return format_size(sum(tensor.numel() * tensor.element_size() for tensor in held.values()))
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return format_size(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
 
 
 def memory_mib(device: torch.device) -> float | None:
-    """Return the memory in use in MiB: of tensors on a CUDA device, else of this process; None where unknown.
+    """Return the memory in use in MiB: of tensors on a CUDA device, else of this process; None if unknown.
 
-    Source: torch.cuda.memory_allocated; resident pages of proc(5), which there are on Linux only.
+    Source: torch.cuda.memory_allocated; resident pages of proc(5), which only exists on Linux.
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device) / 2**20
@@ -51,7 +51,7 @@ def memory_mib(device: torch.device) -> float | None:
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """Return the peak memory in MiB: of tensors on a CUDA device, else of this process; None where unknown.
+    """Return the peak memory in MiB: of tensors on a CUDA device, else of this process; None if unknown.
 
     Source: torch.cuda.max_memory_allocated; getrusage(2), whose ru_maxrss is in KiB on Linux and in bytes on macOS.
     """
@@ -69,17 +69,17 @@ class MemorySampler:
     """Samples memory use about once a second: enough for a plot, and rare enough to cost nothing.
 
     Args:
-        device: as for `memory_mib`.
+        device: device for `memory_mib`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._looked = 0.0
+        self._sampled_at = 0.0
 
     def sample_if_due(self) -> float | None:
-        """Return the memory in use in MiB; None within a second of the last sample, or where it is unknown."""
+        """Return the memory in use in MiB; None within a second of the last sample, or if it is unknown."""
         now = perf_counter()
-        if now - self._looked < 1.0:
+        if now - self._sampled_at < 1.0:
             return None
-        self._looked = now
+        self._sampled_at = now
         return memory_mib(self._device)

@@ -1,23 +1,23 @@
-"""Determine how much host memory the machine and the container's limits leave."""
+"""Determine how much CPU memory is available within the limits of machine and container."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-# Mount point of each cgroup version, and its files of limit, usage, and the cache that is evicted first.
+# Mount point of each cgroup version, its files of limit and usage, and its entry for the cache that is freed first.
 _V1 = ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the smallest amount that the machine and the limits on this process leave.
+    """Return the number of bytes that are available on the machine and within all limits of this process.
 
     Args:
-        root: where /proc and /sys are.
+        root: folder that contains /proc and /sys.
 
     Returns:
-        Bytes; None where the system does not say.
+        Number of bytes; None if unknown.
 
-    Cost: about 0.1 ms; a few small reads of the kernel's own files.
+    Cost: about 0.1 ms for reading a few files of the kernel.
     Source: proc(5), MemAvailable; https://docs.kernel.org/admin-guide/cgroup-v2.html#memory
     """
     return min((*_available_on_machine(root), *_available_in_cgroups(root)), default=None)
@@ -32,7 +32,7 @@ def _available_on_machine(root: Path) -> Iterator[int]:
 
 
 def _available_in_cgroups(root: Path) -> Iterator[int]:
-    """Yield what the cgroup of this process leaves, and every cgroup above it."""
+    """Yield the number of available bytes in the cgroup of this process and in every cgroup above."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -48,7 +48,7 @@ def _available_in_cgroups(root: Path) -> Iterator[int]:
 
 
 def _available_in_cgroup(group: Path, limit_file: str, used_file: str, cache: str) -> Iterator[int]:
-    """Yield limit - usage + cache, where there is a limit."""
+    """Yield limit - usage + cache if there is a limit."""
     try:
         limit, used = (group / limit_file).read_text().strip(), int((group / used_file).read_text())
         stat = dict(line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())

@@ -1,8 +1,8 @@
 """Retry a window that ran out of memory with half the micro-batch; the update stays the same.
 
-The effective batch defines the update, and the micro-batch only how it is split (`window`). So a window that did not
-fit restarts in smaller pieces: gradients are cleared, buffers and random generators are restored to their state before
-it, and nothing of the failed attempt was applied. The limit holds for the rest of the run and is saved with it.
+The effective batch defines the update; the micro-batch only defines how it is split (`window`). So a window that did
+not fit is repeated in smaller micro-batches: gradients are cleared, buffers and random generators are restored, and the
+failed attempt has changed nothing else. The new limit is used for the rest of the run and saved with it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trueloop.training.split_batch import count_examples, split_micro_batch
 from trueloop.training.window import Window
 
 RunWindow = Callable[[Iterator[MicroBatch]], Window]
-"""Clears the gradients, then runs forward, loss and backward of every micro-batch."""
+"""Function that clears the gradients, then runs forward, loss and backward of every micro-batch."""
 
 REMEDIES: Final = (
-    'recompute = true stores fewer activations, precision = "bf16" halves their size; else use shorter examples or '
-    "a smaller model."
+    'set recompute = true (stores fewer activations) or precision = "bf16" (halves their size); or use shorter '
+    "examples or a smaller model."
 )
 
 
@@ -39,17 +39,17 @@ class RetryNotice(NamedTuple):
 
     update: int
     before: int
-    """The micro-batch that did not fit."""
+    """Size of the micro-batch that did not fit."""
     after: int
     device: str
 
     @property
     def message(self) -> str:
-        """Return the message for people."""
+        """Return the message to the user."""
         return (
-            f"{self.device} ran out of memory in update {self.update} with a micro-batch of {self.before}; from here "
-            f"on the micro-batch is {self.after}. The update was repeated from its start with its full effective "
-            "batch: only rounding and dropout masks differ."
+            f"{self.device} ran out of memory in update {self.update} with a micro-batch of {self.before}; from this "
+            f"update on, the micro-batch is {self.after}. The update was repeated from its start with its full "
+            "effective batch: only rounding and dropout masks differ."
         )
 
     @property
@@ -62,11 +62,11 @@ class OutOfMemoryRetry:
     """Repeats a window with half the micro-batch when it runs out of memory, and remembers the size that fits.
 
     Args:
-        model: with batch normalisation in train mode no window is retried, see `_why_not_split`.
-        guard: restores buffers and generators.
-        processes: that share each window. With several nothing is retried: all would have to agree on every pass.
-        device: the device that ran out of memory.
-        enabled: False lets the first failure end the run.
+        model: the model; if it has a BatchNorm layer in train mode, no window is retried (`_reason_not_to_split`).
+        guard: the guard, which restores buffers and generators.
+        processes: processes that share each window. Several processes never retry: all would have to do so together.
+        device: the run's device.
+        enabled: whether to retry; False lets the first failure end the run.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class OutOfMemoryRetry:
 
         Args:
             micros: the window's micro-batches, not yet read.
-            run: called again from the start of the window after running out of memory; must keep no state.
-            update: the number of the update the window is for, from 1.
+            run: function that runs a window; after running out of memory it is called again, so it must keep no state.
+            update: number of the window's update, from 1.
 
         Raises:
-            OutOfMemory: a single example does not fit, or smaller pieces would not be the same run.
+            OutOfMemory: a single example does not fit, or smaller pieces would change the training.
 
-        Cost: a reference to each micro-batch while memory suffices.
+        Cost: if memory suffices, only a reference to each micro-batch.
         """
         replay = ReplayableWindow(micros)
         failed_size = 0
@@ -113,7 +113,7 @@ class OutOfMemoryRetry:
             self._guard.restore()
 
     def split_batches(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """Split evaluation batches to the size that fitted in training; a batch that cannot be split stays unsplit."""
+        """Split evaluation batches to the size that fits in training; a batch that cannot be split stays unsplit."""
         if self.max_micro_batch is None or not self._single_process:
             return batches
         return (piece for batch in batches for piece in _split_if_possible(batch, self.max_micro_batch or 1))
@@ -124,7 +124,7 @@ class OutOfMemoryRetry:
         return notices
 
     def state_dict(self) -> dict[str, int | None]:
-        """Return the limit."""
+        """Return the limit of the micro-batch."""
         return {"max_micro_batch": self.max_micro_batch}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
@@ -132,9 +132,9 @@ class OutOfMemoryRetry:
         self.max_micro_batch = state["max_micro_batch"]
 
     def _halve(self, replay: ReplayableWindow, update: int, cause: str) -> None:
-        """Halve the limit, or raise an explained error."""
+        """Halve the limit of the micro-batch, or raise an error that explains why not."""
         size = replay.largest_piece()
-        what = f"{self._device} ran out of memory in update {update} on {_format_examples(size)} at a time"
+        what = f"{self._device} ran out of memory in update {update} with a micro-batch of {_format_examples(size)}"
         if size <= 1:
             smallest = describe_batch(split_micro_batch(replay.read[-1], 1)[0].data)
             raise OutOfMemory(
@@ -142,31 +142,28 @@ class OutOfMemoryRetry:
                 why=f"{cause} The model takes {format_model_size(self._model)}; gradients and optimizer need more.",
                 fix=REMEDIES,
             )
-        if reason := self._why_not_split():
-            raise OutOfMemory(
-                f"{what}.", why=f"{cause} It is not halved: {reason}.", fix=f"Set micro_batch lower; or {REMEDIES}"
-            )
+        fix = f"Set micro_batch lower; or {REMEDIES}"
+        if reason := self._reason_not_to_split():
+            raise OutOfMemory(f"{what}.", why=f"{cause} The micro-batch is not halved: {reason}.", fix=fix)
         self.max_micro_batch = -(-size // 2)
         try:
             replay.check_splittable(self.max_micro_batch)
-        except InvalidData as uncut:
-            raise OutOfMemory(
-                f"{what}.", why=f"{cause} {uncut}", fix=f"Set micro_batch lower; or {REMEDIES}"
-            ) from uncut
+        except InvalidData as error:
+            raise OutOfMemory(f"{what}.", why=f"{cause} {error}", fix=fix) from error
 
-    def _why_not_split(self) -> str:
-        """Return why smaller pieces would not be the same run; "" where they would be."""
+    def _reason_not_to_split(self) -> str:
+        """Return why a window must not be split further; "" if it may be."""
         if has_active_batchnorm(self._model):
             return "batch normalisation uses the statistics of one micro-batch, so a smaller one changes the training"
         if not self._enabled:
-            return 'out_of_memory is "stop", as it always is while throughput is measured'
+            return 'out_of_memory is "stop" (always while throughput is measured)'
         if not self._single_process:
             return "the other processes of this run are in the middle of the same update"
         return ""
 
 
 def has_active_batchnorm(model: nn.Module) -> bool:
-    """Return True where a layer normalises by batch statistics, so that the split of the batch matters."""
+    """Return True if a BatchNorm layer is in train mode, so that the training depends on the split of the batch."""
     return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
 
 
@@ -178,7 +175,7 @@ class ReplayableWindow:
         self._max_examples: int | None = None
         self.read: list[MicroBatch] = []
         self.reading_source = False
-        """True while the source is read: an error there ends the stream, so the window cannot be replayed."""
+        """True while the source is read: an error then ends the stream, so the window cannot be replayed."""
 
     def from_start(self, max_examples: int | None) -> Iterator[MicroBatch]:
         """Yield the micro-batches read so far, then the rest, split to at most ``max_examples``."""
@@ -196,11 +193,11 @@ class ReplayableWindow:
         return micro
 
     def largest_piece(self) -> int:
-        """Return the number of examples in the largest piece so far."""
+        """Return the number of examples in the largest piece of a micro-batch so far."""
         return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.read)
 
     def check_splittable(self, max_examples: int) -> None:
-        """Raise if one of the micro-batches cannot be split to this size."""
+        """Raise if a micro-batch cannot be split into pieces of this size."""
         for micro in self.read:
             split_micro_batch(micro, max_examples)
 
@@ -209,7 +206,7 @@ class ReplayableWindow:
 
 
 def _split_if_possible(batch: Any, max_examples: int) -> list[MicroBatch]:
-    """Split a batch; one that cannot be split is returned unsplit, as it may still fit."""
+    """Split a batch; return it unsplit if it cannot be split, because it may still fit."""
     micro = batch if isinstance(batch, MicroBatch) else MicroBatch(batch, closes_window=True, indices=None)
     try:
         return split_micro_batch(micro, max_examples)
@@ -218,17 +215,17 @@ def _split_if_possible(batch: Any, max_examples: int) -> list[MicroBatch]:
 
 
 def _clear_frames(error: Exception) -> str:
-    """Clear the frames of a failure, which hold the graph of the forward pass; return the first line of its message."""
+    """Clear an error's frames, which refer to the graph of the forward pass; return the first line of its message."""
     cause = str(error).partition("\n")[0].rstrip(".")
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
-    return f"torch said: {cause}."
+    return f"torch's message: {cause}."
 
 
 def _release_cache(device: torch.device) -> None:
-    gc.collect()  # a frame that keeps its own exception is a reference cycle
+    gc.collect()  # an exception and the frame that refers to it are a reference cycle
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

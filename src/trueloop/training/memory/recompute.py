@@ -12,38 +12,38 @@ from torch.utils.checkpoint import checkpoint
 
 from trueloop.core.errors import InvalidModel
 
-# A compiled block's buffers are written in both passes. Only the version shows it: 2.6 to 2.8 do, 2.9.1 does not.
+# Whether a compiled block writes buffers in both passes depends on the version only: 2.6 to 2.8 do, 2.9.1 does not.
 WRITES_TWICE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9)
 
 
 def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> list[str]:
-    """Make the repeated blocks of a model keep only their inputs, and compute the rest again in backward.
+    """Make the repeated blocks of a model store only their inputs, and compute everything else again in backward.
 
-    A block is one of two or more children of the same class in an ``nn.ModuleList`` or ``nn.Sequential``, with
-    parameters, and not a single torch layer, which stores little more than its input anyway. Of nested blocks the
-    outermost are taken; only an ``nn.Sequential`` of blocks is searched for inner ones.
+    A block is one of two or more children of the same class in an ``nn.ModuleList`` or ``nn.Sequential``; it has
+    parameters, and is not a single torch layer, which stores little more than its input anyway. Of nested blocks the
+    outermost count, except that inner blocks of an ``nn.Sequential`` count instead of it.
 
     Gradients are bitwise the same: the same random numbers are drawn again, and the second pass works on copies of the
-    block's buffers from before the first, so BatchNorm counts each batch once. Without a gradient, or in eval
-    mode, a block runs normally. Forward hooks on a block fire once, those on its inner modules again in the second
-    pass; so does any other side effect in the block's code.
+    block's original buffers, so that BatchNorm layers count each batch once. In eval mode or without gradients, a block
+    runs normally. Forward hooks on a block run once; hooks on its inner modules, and other side effects in the block's
+    code, run in both passes.
 
     Only the instance's ``forward`` is replaced: classes, ``state_dict`` keys, pickling and copying do not change.
-    ``torch.compile`` works on top, and then decides by itself how random numbers and buffers are kept. Before torch 2.9
-    it would write buffers in both passes: compiled blocks that have some are not recomputed there.
+    ``torch.compile`` works with it, and then decides how random numbers and buffers are preserved. Before torch 2.9 it
+    would write buffers in both passes, so compiled blocks with buffers are not recomputed there.
 
     Args:
-        model: modified; calling this twice changes nothing more.
-        only: names of blocks; None = all of them.
+        model: model to modify; a second call changes nothing.
+        only: names of blocks; None = all blocks.
 
     Returns:
         The names of the blocks, in the model's order.
 
     Raises:
-        InvalidModel: no repeated blocks, a name that is none of theirs, or a block whose instance has a ``forward`` of
-            its own.
+        InvalidModel: there are no repeated blocks, a name is not that of a block, or a block's instance has a
+            ``forward`` of its own.
 
-    Cost: one more forward pass of the blocks per backward, and a copy of their buffers between the two passes.
+    Cost: one more forward pass of the blocks per backward pass, and a copy of their buffers between the two passes.
     Source: Chen et al., 2016, arXiv:1604.06174.
     """
     blocks = repeated_blocks(model)
@@ -56,7 +56,7 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
         )
     unknown = sorted(set(only or ()) - set(blocks))
     if unknown:
-        raise InvalidModel(f"{unknown[0]!r} is no repeated block.", fix=f"The blocks are {', '.join(blocks)}.")
+        raise InvalidModel(f"{unknown[0]!r} is not a repeated block.", fix=f"The blocks are {', '.join(blocks)}.")
     blocks = {name: block for name, block in blocks.items() if only is None or name in only}
     for name, block in blocks.items():
         _refuse_foreign_forward(name, block)
@@ -66,20 +66,20 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
 
 
 def repeated_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
-    """Return a model's blocks by name, as `enable_recompute` defines them; none where nothing repeats."""
+    """Return a model's repeated blocks by name, as `enable_recompute` defines them."""
     repeated = Counter(type(child) for child in module) if isinstance(module, nn.ModuleList | nn.Sequential) else {}
     blocks: dict[str, nn.Module] = {}
     for name, child in module.named_children():
-        whole = repeated.get(type(child), 0) >= 2 and _is_block(child)
-        inner = {} if whole and not isinstance(child, nn.Sequential) else repeated_blocks(child, f"{prefix}{name}.")
-        blocks |= {prefix + name: child} if whole and not inner else inner
+        is_block = repeated.get(type(child), 0) >= 2 and _can_be_block(child)
+        inner = {} if is_block and not isinstance(child, nn.Sequential) else repeated_blocks(child, f"{prefix}{name}.")
+        blocks |= {prefix + name: child} if is_block and not inner else inner
     return blocks
 
 
-def _is_block(module: nn.Module) -> bool:
-    callable_itself = not isinstance(module, nn.ModuleList | nn.ModuleDict)
+def _can_be_block(module: nn.Module) -> bool:
+    has_forward = not isinstance(module, nn.ModuleList | nn.ModuleDict)
     single_layer = type(module).__module__.startswith("torch.nn.modules.") and not any(True for _ in module.children())
-    return callable_itself and not single_layer and any(True for _ in module.parameters())
+    return has_forward and not single_layer and any(True for _ in module.parameters())
 
 
 def _refuse_foreign_forward(name: str, block: nn.Module) -> None:
@@ -87,8 +87,8 @@ def _refuse_foreign_forward(name: str, block: nn.Module) -> None:
     if own is not None and not (isinstance(own, partial) and own.func is _forward_with_checkpoint):
         raise InvalidModel(
             f"The block {name} has a forward set on the instance.",
-            why="Recomputing would go past it and call the forward of its class.",
-            fix="Call trueloop before whatever replaced it, or set recompute = false.",
+            why="Recomputing would ignore it and call the forward of the block's class.",
+            fix="Replace forward after trueloop has prepared the model, or set recompute = false.",
         )
 
 
@@ -100,20 +100,20 @@ def _forward_with_checkpoint(block: nn.Module, *args: Any, **kwargs: Any) -> Any
     def run(*flat: Any) -> Any:
         return forward(*flat[: len(args)], **dict(zip(kwargs, flat[len(args) :], strict=True)))
 
-    # Keywords are passed by position, where checkpoint finds the devices whose random state it saves.
-    again = partial(checkpoint, run, *args, *kwargs.values(), use_reentrant=False)
+    # Keyword arguments are passed by position, because checkpoint only looks there for devices with a random state.
+    run_checkpointed = partial(checkpoint, run, *args, *kwargs.values(), use_reentrant=False)
     if not any(True for _ in block.buffers()):
-        return again()
+        return run_checkpointed()
     if torch.compiler.is_compiling():
-        return forward(*args, **kwargs) if WRITES_TWICE else again()
-    return again(context_fn=lambda: (nullcontext(), _OriginalBuffers(block)))
+        return forward(*args, **kwargs) if WRITES_TWICE else run_checkpointed()
+    return run_checkpointed(context_fn=lambda: (nullcontext(), _OriginalBuffers(block)))
 
 
 class _OriginalBuffers(AbstractContextManager[None]):
-    """While entered, a block works on copies of its buffers from the time of construction.
+    """A context in which a block works on copies of its buffers from the time of construction.
 
-    Without it torch 2.13 counts every batch twice in BatchNorm's running statistics, and anything a forward reads from
-    a buffer it also writes (the power iteration of spectral_norm) would differ in the second pass.
+    Without it, torch 2.13 counts every batch twice in BatchNorm's running statistics, and a forward pass that reads and
+    writes the same buffer (the power iteration of spectral_norm) computes other values in the second pass.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -123,7 +123,7 @@ class _OriginalBuffers(AbstractContextManager[None]):
     def __enter__(self) -> None:
         self._live = [(module, name, getattr(module, name)) for module, name, _copy in self._before]
         for module, name, copy in self._before:
-            setattr(module, name, copy.clone())  # a retained graph enters more than once
+            setattr(module, name, copy.clone())  # with a retained graph, the context is entered more than once
 
     def __exit__(self, *_: object) -> None:
         for module, name, buffer in self._live:

@@ -1,9 +1,9 @@
 """Copy batches to a CUDA device on a stream of their own, while the device computes on earlier batches.
 
-The loop requests its next batch as soon as the work on the current one is queued, long before that work is done:
-nothing in an update waits for the device. So no batch has to be read early for its copy to overlap; the copy only has
-to run outside the queue of that work. It uses its own stream: the work waits for the copy, and the copy for nothing.
-Order, position and random numbers of the data do not change.
+The loop requests the next batch as soon as the work on the current one is queued, long before this work is done,
+because nothing in an update waits for the GPU. So the copy overlaps with the work if it runs on another stream: the
+work waits for the copy, but the copy does not wait for earlier work. No batch is read ahead, so order, position and
+random numbers of the data do not change.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ DeviceTransfer = Callable[[Any], Any]
 
 
 def make_device_transfer(device: torch.device) -> DeviceTransfer:
-    """Return the transfer for a device: none on the CPU, a stream of its own on CUDA, a blocking move elsewhere."""
+    """Return the transfer for a device: none for the CPU, a separate stream for CUDA, a blocking move for others."""
     if device.type == "cpu":
         return _identity
     if device.type == "cuda":
@@ -33,14 +33,14 @@ def _identity(batch: Any) -> Any:
 
 
 class PrefetchStream:
-    """Copies batches on a stream of its own.
+    """Copies batches on a separate stream.
 
-    From page-locked memory (`Loader` uses it on CUDA) the copy overlaps with the work; from pageable memory torch
-    copies in steps and waits, as without this class. A custom batch type with unknown tensors is copied in order.
+    Copies from page-locked memory (which `Loader` uses for CUDA) overlap with the work; for pageable memory torch waits
+    for the copy, as it does without this class. Custom batch types with unknown tensors are copied on the main stream.
 
     Args:
-        device: to copy to.
-        streams: `torch.cuda`, or a test double of it: ``Stream(device)``, ``stream(s)``, ``current_stream(device)``.
+        device: device to copy to.
+        streams: `torch.cuda`, or a test double with ``Stream(device)``, ``stream(s)`` and ``current_stream(device)``.
     """
 
     def __init__(self, device: torch.device, streams: Any) -> None:
@@ -49,13 +49,13 @@ class PrefetchStream:
         self._copy_stream: Any = None
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch on the device; work queued there from now on sees the complete batch.
+        """Return the batch on the device; work that is queued later starts after the copy is complete.
 
-        Cost: no host synchronisation. The memory of a batch is reused once the work on it is done.
+        Cost: does not wait for the GPU. The memory of a batch is reused after the work on it is done.
         """
         if any(part is None for part in _tensors(batch)):
             return move_to_device(batch, self._device)
-        if self._copy_stream is None:  # not when the run is assembled: the first stream initialises the device
+        if self._copy_stream is None:  # created as late as possible, because the first stream initialises the device
             self._copy_stream = self._streams.Stream(self._device)
         work = self._streams.current_stream(self._device)
         with self._streams.stream(self._copy_stream):
@@ -63,12 +63,12 @@ class PrefetchStream:
         work.wait_stream(self._copy_stream)
         for tensor in _tensors(moved):
             if tensor is not None and tensor.device == self._device:
-                tensor.record_stream(work)  # or its memory would be reused while the work still reads it
+                tensor.record_stream(work)  # otherwise its memory could be reused while the work still reads it
         return moved
 
 
 def _tensors(batch: Any) -> Iterator[Tensor | None]:
-    """Yield every tensor of a batch; None for an opaque part that moves itself, such as a graph."""
+    """Yield every tensor of a batch; None for a part of another type that has ``to``, such as a graph."""
     if isinstance(batch, Tensor):
         yield batch
     elif parts := container_items(batch):

@@ -1,4 +1,4 @@
-"""Call torch's multi-tensor operations, on which torch.optim is built, but which have no public names."""
+"""Call torch's multi-tensor operations, which torch.optim uses and which have no public names."""
 
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
@@ -16,22 +16,22 @@ def to_double(number: Tensor) -> Tensor:
 
 
 def is_half(number: Tensor) -> bool:
-    """Return True for types too coarse to count: 256 + 1 is 256 in bfloat16, and float16 ends at 65504."""
+    """Return True for types that cannot represent counts: in bfloat16, 256 + 1 is 256, and float16 ends at 65504."""
     return number.element_size() < 4
 
 
 def norm(tensor: Tensor) -> Tensor:
-    """Return the L2 norm, 0-d; that of a 16-bit tensor as float32."""
+    """Return the L2 norm, 0-d; for a 16-bit tensor, it is computed in float32."""
     return torch.linalg.vector_norm(tensor, dtype=torch.float32 if is_half(tensor) else None)
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the joint L2 norm, 0-d; one read of each tensor, no host synchronisation."""
+    """Return the L2 norm over all tensors, 0-d, without waiting for the GPU; reads each tensor once."""
     return torch.linalg.vector_norm(torch.stack(_norms(tensors)))
 
 
 def total_norm_on_host(tensors: Sequence[Tensor]) -> float:
-    """Return the joint L2 norm as a number; on the CPU without an intermediate tensor."""
+    """Return the L2 norm over all tensors as a float."""
     if not tensors[0].is_cpu:
         return float(total_norm(tensors))
     return math.hypot(*[each.item() for each in _norms(tensors)])

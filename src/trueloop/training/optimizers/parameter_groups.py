@@ -1,4 +1,4 @@
-"""Build the optimizer over exactly the trainable parameters, with weight decay only on matrices and filters."""
+"""Build the optimizer over exactly the trainable parameters; weight decay only applies to matrices and filters."""
 
 import difflib
 import math
@@ -22,7 +22,7 @@ CLASSES: Final[Mapping[str, type[torch.optim.Optimizer]]] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
-FUSED_DEVICES: Final[Mapping[str, frozenset[str]]] = {  # where torch 2.6 to 2.13 has a fused kernel of the class
+FUSED_DEVICES: Final[Mapping[str, frozenset[str]]] = {  # devices with a fused kernel, in torch 2.6 to 2.13
     "adamw": frozenset({"cpu", "cuda", "mps"}),
     "adam": frozenset({"cpu", "cuda", "mps"}),
     "sgd": frozenset({"cpu", "cuda", "mps"}),
@@ -34,23 +34,22 @@ FUSED_DEVICES: Final[Mapping[str, frozenset[str]]] = {  # where torch 2.6 to 2.1
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Freeze every parameter whose name matches a shell pattern: "backbone.*", "*.bias".
 
-    Only ``requires_grad`` changes. A BatchNorm inside a frozen part still updates its running statistics in train mode;
-    put that part in eval mode yourself to prevent that. A tied weight matches by any of its names, and is frozen
-    everywhere.
+    Only ``requires_grad`` changes. A BatchNorm layer in a frozen part still updates its running statistics in train
+    mode; set it to eval mode yourself to prevent that. If any name of a tied weight matches, the weight is frozen.
 
     Args:
-        model: modified; unchanged if any pattern is wrong.
-        patterns: as in the standard library's ``fnmatch``, case-sensitive, over ``model.named_parameters()``.
+        model: model to modify; it is unchanged if an error is raised.
+        patterns: patterns of the standard library's ``fnmatch`` for parameter names, case-sensitive.
 
     Returns:
-        The names of the parameters frozen here, in the model's order.
+        The names of the matching parameters, in the model's order.
 
     Raises:
         InvalidConfig: a pattern matches no parameter.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = match_names(
-        list(parameters), patterns, option="freeze", why="The part meant to be frozen would be trained."
+        list(parameters), patterns, option="freeze", why="The part that should be frozen would be trained."
     )
     for name in frozen:
         parameters[name].requires_grad_(False)
@@ -58,23 +57,23 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Build the optimizer over the parameters that require a gradient, each once, also where tied.
+    """Build the optimizer over the parameters that require a gradient; tied parameters count once.
 
-    The groups are "decay" (two dimensions or more: matrices, filters, embeddings) and "no_decay" (biases,
-    normalisation weights, scalars), under the key ``name``; an empty one is left out, and where nothing decays there
-    is only "no_decay". ``decay_all`` makes one group of all.
+    The groups, with their names under the key ``name``, are "decay" (two dimensions or more: matrices, filters,
+    embeddings) and "no_decay" (biases, normalisation weights, scalars). Empty groups are left out; with weight decay 0,
+    all parameters are in "no_decay". With ``decay_all``, all are in one group.
 
-    The fused kernel is used where torch has one and every parameter is real floating point on a device it supports;
-    otherwise torch chooses. Complex parameters use torch's default kernels. Sparse gradients are refused:
-    clipping, weight decay and the fused kernels need dense ones.
+    torch's fused kernel is used if every parameter is real floating-point and on a device that the kernel supports;
+    otherwise torch chooses. Sparse gradients raise an error, because clipping, weight decay and the fused kernels need
+    dense gradients.
 
     Args:
-        model: on its final device, frozen parts already frozen.
-        config: class, rate and decay.
+        model: model on its final device, after freezing.
+        config: class, learning rate, weight decay and other settings.
 
     Raises:
-        InvalidConfig: a setting the class cannot work with.
-        InvalidModel: nothing to train, or an embedding with sparse gradients.
+        InvalidConfig: a setting is invalid for this class.
+        InvalidModel: there is nothing to train, or an embedding has sparse gradients.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     _check_settings(config)
@@ -85,37 +84,37 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         del arguments["fused"]
     try:
         return kind(_groups(trainable, config), **arguments)
-    except ValueError as error:  # torch's own range checks
+    except ValueError as error:  # raised by torch's checks of the settings
         raise InvalidConfig(
-            f"{kind.__name__} refuses its settings: {error}.", fix="Correct it under [optim]."
+            f"{kind.__name__} does not accept its settings: {error}.", fix="Correct them under [optim]."
         ) from error
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless the optimizer holds exactly the model's trainable parameters, each once.
+    """Check that the optimizer has exactly the model's trainable parameters, each once.
 
     Raises:
-        InvalidModel: it does not; up to five parameters are named for each kind of mismatch.
+        InvalidModel: it has not; the message lists up to five parameters for each kind of mismatch.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trainable = {id(parameter): names[id(parameter)] for parameter in model.parameters() if parameter.requires_grad}
     in_optimizer = [
-        (id(parameter), f"group {g}, place {p}, shape {tuple(parameter.shape)}")
+        (id(parameter), f"group {g}, index {p}, shape {tuple(parameter.shape)}")
         for g, group in enumerate(optimizer.param_groups)
         for p, parameter in enumerate(group["params"])
     ]
-    times = Counter(key for key, _place in in_optimizer)
+    times = Counter(key for key, _position in in_optimizer)
     problems = {
         "Trainable, but not in the optimizer": [name for key, name in trainable.items() if key not in times],
         "In the optimizer, but frozen": [names[key] for key in times if key in names and key not in trainable],
-        "In the optimizer, but not in the model": [place for key, place in in_optimizer if key not in names],
+        "In the optimizer, but not in the model": [position for key, position in in_optimizer if key not in names],
         "In the optimizer more than once": [names[key] for key, count in times.items() if count > 1 and key in names],
     }
     if any(problems.values()):
         raise InvalidModel(
             "\n".join(f"{problem}: {format_names(named)}." for problem, named in problems.items() if named),
-            why="Parameters missing from the optimizer never train; others cost memory or change unnoticed.",
-            fix="Freeze and move the model first, then build the optimizer over what still requires a gradient.",
+            why="Parameters missing from the optimizer are not trained; others take memory or change unnoticed.",
+            fix="Freeze and move the model first, then build the optimizer over its trainable parameters.",
         )
 
 
@@ -141,7 +140,7 @@ def _arguments(config: OptimConfig, trainable: list[nn.Parameter]) -> dict[str, 
         arguments["nesterov"] = config.nesterov
     supported = FUSED_DEVICES[config.name]
     if is_sharded(trainable) and config.name not in ("adamw", "adam"):
-        return arguments  # torch 2.13 cannot run the fused kernels of the others on DTensors
+        return arguments  # torch 2.13 cannot run the fused kernels of other classes on DTensors
     if all(parameter.is_floating_point() and parameter.device.type in supported for parameter in trainable):
         arguments["fused"] = True
     return arguments
@@ -149,10 +148,10 @@ def _arguments(config: OptimConfig, trainable: list[nn.Parameter]) -> dict[str, 
 
 def _check_settings(config: OptimConfig) -> None:
     if config.name not in CLASSES:
-        near = difflib.get_close_matches(config.name, CLASSES, n=1)
+        close = difflib.get_close_matches(config.name, CLASSES, n=1)
         raise InvalidConfig(
             f"optim.name is {config.name!r}, which is none of {', '.join(CLASSES)}.",
-            fix=f"Did you mean {near[0]!r}?" if near else "Choose one of them.",
+            fix=f"Did you mean {close[0]!r}?" if close else "Choose one of them.",
         )
     if not 0 < config.lr < math.inf:
         raise InvalidConfig(f"optim.lr is {config.lr}.", fix="Set a finite learning rate above 0.")
@@ -161,10 +160,10 @@ def _check_settings(config: OptimConfig) -> None:
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Raise unless there is something to train, with dense gradients.
+    """Check that the model has trainable parameters, with dense gradients.
 
     Raises:
-        InvalidModel: nothing requires a gradient, or an embedding has sparse gradients.
+        InvalidModel: no parameter requires a gradient, or an embedding has sparse gradients.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -174,7 +173,7 @@ def check_trainable(model: nn.Module) -> None:
             if frozen
             else "The model has no parameters.",
             why="The optimizer would have nothing to update.",
-            fix="Narrow the `freeze` patterns, or undo requires_grad=False where it was set in the model's own code."
+            fix="Narrow the `freeze` patterns, or remove requires_grad=False from the model's code."
             if frozen
             else "Register its layers as attributes, in an nn.ModuleList or an nn.ModuleDict, not in a plain list.",
         )
@@ -187,5 +186,5 @@ def check_trainable(model: nn.Module) -> None:
         raise InvalidModel(
             f"Embeddings with sparse=True: {format_names(sparse)}.",
             why="Clipping, weight decay and the fused kernels need dense gradients.",
-            fix="Make them with sparse=False.",
+            fix="Create them with sparse=False.",
         )

@@ -1,7 +1,7 @@
 """Compute the learning rate of every update as a pure function of the update's index.
 
-A schedule that counts its own steps can be stepped twice, resumed at the wrong place or counted in micro-batches.
-Here the loop says which update is next and the rate follows, so resuming needs nothing but the index.
+A schedule that counts its own steps can be stepped twice, resumed at a wrong step, or stepped per micro-batch. This
+one computes the rate from the index of the update, so resuming needs only the index.
 """
 
 import math
@@ -16,24 +16,24 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
 
-ONECYCLE_WARMUP = 0.3  # OneCycleLR's defaults: pct_start,
-START, END = 1 / 25, 1 / 25 / 1e4  # 1 / div_factor and that over final_div_factor, as shares of the peak,
-MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # max_momentum and base_momentum
+ONECYCLE_WARMUP = 0.3  # default of OneCycleLR: pct_start
+START, END = 1 / 25, 1 / 25 / 1e4  # likewise 1 / div_factor, and that / final_div_factor, as shares of the peak
+MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # likewise max_momentum and base_momentum
 
 
 class RateSchedule(Protocol):
-    """Interface of a schedule for the loop: `Schedule`, or one that the user made."""
+    """Interface of a schedule for the loop: `Schedule` or `UserSchedule`."""
 
     def set(self, update: int) -> None:
-        """Set the rates of ``update`` (counted from 0), before the optimizer steps."""
+        """Set the learning rates of ``update`` (index from 0), before the optimizer steps."""
         ...
 
     def advance(self) -> None:
-        """Advance by one update that the optimizer applied (or had to skip)."""
+        """Advance by one update, whether the optimizer applied or skipped it."""
         ...
 
     def after_evaluation(self, value: float) -> None:
-        """Receive the monitored metric."""
+        """Receive the value of the monitored metric."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,31 +41,31 @@ class RateSchedule(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore, or check, the state of a checkpoint."""
+        """Restore the state of a checkpoint, or compare it with the settings."""
         ...
 
 
 class Schedule:
-    """Warm-up and one of five shapes over a known number of updates; without a counter.
+    """Warm-up and one of five shapes over a known number of updates, without a step counter.
 
-    Warm-up is ``W = round(warmup * updates)`` updates, at most all but one. Update ``u < W`` has the factor
-    ``(u + 1) / (W + 1)``, so none runs at rate 0 and the peak stands at ``W``. The shape follows over the other
-    ``n = updates - W``, as ``SequentialLR([LinearLR(start_factor=1 / (W + 1), total_iters=W), shape], [W])`` has it:
-    ``StepLR``, ``CosineAnnealingLR(T_max=n)`` or ``LinearLR(total_iters=n)``, the last two down to ``floor``.
-    ``onecycle`` is ``OneCycleLR`` with its defaults, momentum included where the optimizer has one; it climbs by
-    itself, so ``warmup`` is the share of that climb (``pct_start``), 0.3 where it is 0.
+    Warm-up is the first ``W = round(warmup * updates)`` updates, at most all but one. Update ``u < W`` has the factor
+    ``(u + 1) / (W + 1)``, so that no rate is 0, and update ``W`` has the peak rate. The shape covers the other
+    ``n = updates - W`` updates, like ``SequentialLR([LinearLR(start_factor=1 / (W + 1), total_iters=W), shape], [W])``
+    with ``StepLR``, ``CosineAnnealingLR(T_max=n)`` or ``LinearLR(total_iters=n)``; the last two end at ``floor``.
+    ``onecycle`` is ``OneCycleLR`` with its defaults, including momentum if the optimizer has one. It has a rising phase
+    itself, of which ``warmup`` is the share (``pct_start``; 0.3 if ``warmup`` is 0).
 
-    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear; with ``floor=0``
-    nothing is learned there. ``step`` and ``constant`` have no end and continue unchanged.
+    After the last update the rate stays at its final value: ``floor`` of the peak for cosine and linear, so with
+    ``floor=0`` the weights no longer change. ``step`` and ``constant`` have no end and continue unchanged.
 
     Args:
-        optimizer: its groups' ``lr`` are read once, now, as the peak rates; a group added later needs a new schedule.
+        optimizer: optimizer whose groups' ``lr`` are the peak rates; they are read only now.
         config: shape, warm-up share and floor.
-        updates: updates in the whole run; None where the data has no known length.
-        updates_per_epoch: windows in one epoch; None likewise; needed by ``step`` only.
+        updates: number of updates in the run; None if the data has no known length.
+        updates_per_epoch: number of windows in one epoch, needed by ``step``; None if unknown.
 
     Raises:
-        InvalidConfig: a setting out of range, or a horizon that the shape needs and that is unknown.
+        InvalidConfig: a setting is out of range, or the shape needs a number of updates that is unknown.
 
     Source: Loshchilov & Hutter, 2017, arXiv:1608.03983 (cosine); Smith & Topin, 2018, arXiv:1708.07120 (onecycle).
     """
@@ -86,8 +86,8 @@ class Schedule:
         self._last_factor: float | None = None
         _check_settings(config, self._rates)
         _check_horizon(config, updates, updates_per_epoch)
-        own_climb = config.name == "onecycle"
-        self._warmup: Final = 0 if own_climb else min(round(config.warmup * (updates or 0)), (updates or 1) - 1)
+        rises_itself = config.name == "onecycle"
+        self._warmup: Final = 0 if rises_itself else min(round(config.warmup * (updates or 0)), (updates or 1) - 1)
         self._shape: Final[Callable[[int], float]] = {
             "constant": self._constant,
             "step": self._step,
@@ -97,24 +97,24 @@ class Schedule:
         }[config.name]
 
     def factor(self, update: int) -> float:
-        """Return the rate of ``update`` (counted from 0) as a share of the peak; pure."""
+        """Return the rate of ``update`` (index from 0) as a share of the peak rate."""
         if update < self._warmup:
             return (update + 1) / (self._warmup + 1)
         return self._shape(update - self._warmup)
 
     def set(self, update: int) -> None:
-        """Write the rates of ``update`` (counted from 0) into the optimizer, before it steps.
+        """Write the rates of ``update`` (index from 0) into the optimizer, before it steps.
 
-        A rate in a tensor is filled in place, so that a captured graph sees it.
+        If ``lr`` is a tensor, it is filled in place, so that a captured graph reads the new rate.
 
-        Cost: about a microsecond per group; no host synchronisation; nothing is written where nothing changed.
+        Cost: about a microsecond per group; does not wait for the GPU; unchanged rates are not written.
         """
         factor = self.factor(update)
         for group, peak in zip(self._optimizer.param_groups, self._rates, strict=True):
             rate = peak * factor
             current = group["lr"]
             if isinstance(current, torch.Tensor):
-                if factor != self._last_factor:  # comparing with the tensor would wait for the device
+                if factor != self._last_factor:  # comparing with the tensor would wait for the GPU
                     current.fill_(rate)
             elif current != rate:
                 group["lr"] = rate
@@ -123,13 +123,13 @@ class Schedule:
             self._set_momentum(self._onecycle(update, start=MOMENTUM_HIGH, peak=MOMENTUM_LOW, end=MOMENTUM_HIGH))
 
     def advance(self) -> None:
-        """Do nothing: the next rate follows from the next index."""
+        """Do nothing: the rate is a function of the update's index."""
 
     def after_evaluation(self, value: float) -> None:
         """Do nothing: the rate does not depend on the metric."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that determines the rates, JSON-ready; there is no position to save."""
+        """Return everything that determines the rates, JSON-ready; the schedule has no position to save."""
         return {
             "config": {name: value for name, value in asdict(self._config).items() if name != "horizon_epochs"},
             "updates": self._updates,
@@ -138,22 +138,22 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise unless this schedule equals that of the checkpoint, except for its length.
+        """Check that this schedule equals that of the checkpoint, except for its length.
 
-        A run that is trained longer than planned continues under the longer schedule, from its rate at this update; the
+        A run that is trained longer than planned continues with the longer schedule, at its rate for this update; the
         caller reports that.
 
         Raises:
-            CheckpointError: they differ; the message names the differences.
+            CheckpointError: the schedules differ; the message lists the differences.
         """
         self._last_factor = None
-        mine = self.state_dict()
-        if differing := [key for key in mine if key != "updates" and mine[key] != state.get(key)]:
+        present = self.state_dict()
+        if differing := [key for key in present if key != "updates" and present[key] != state.get(key)]:
             raise CheckpointError(
                 "The learning-rate schedule is not the checkpoint's: "
-                + "; ".join(f"{key} was {state.get(key)}, is {mine[key]}" for key in differing)
+                + "; ".join(f"{key} was {state.get(key)}, is {present[key]}" for key in differing)
                 + ".",
-                why="The rate would jump at the resumed update and the run would be neither the old one nor a new one.",
+                why="The rate would jump at the resumed update, and the run would be neither the old nor a new one.",
                 fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start over.",
             )
 
@@ -189,9 +189,9 @@ class Schedule:
 
 
 class UserSchedule:
-    """A torch scheduler that the user made, stepped once per update after the optimizer's step.
+    """A torch scheduler of the user, stepped once per update after the optimizer's step.
 
-    ``ReduceLROnPlateau`` is stepped with the monitored metric after every evaluation instead.
+    A ``ReduceLROnPlateau`` is instead stepped with the monitored metric after every evaluation.
 
     Raises:
         InvalidConfig: ``scheduler`` is not a torch scheduler.
@@ -202,10 +202,10 @@ class UserSchedule:
         if not isinstance(candidate, LRScheduler):
             raise InvalidConfig(
                 f"The schedule is a {type(candidate).__name__}, not a torch.optim.lr_scheduler.LRScheduler.",
-                fix="Pass a scheduler built over the run's optimizer, or none and set `schedule` in the config.",
+                fix="Pass a scheduler that wraps the run's optimizer, or none and set `schedule` in the config.",
             )
         self.scheduler: Final = scheduler
-        # Otherwise torch warns of a wrong order if the first update is skipped, whose step is rightly not called.
+        # Without this, torch warns of a wrong order if the first update is skipped and the optimizer does not step.
         scheduler.optimizer._opt_called = True  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def set(self, update: int) -> None:
@@ -244,21 +244,21 @@ def _check_settings(config: ScheduleConfig, rates: list[float]) -> None:
         (config.step_epochs >= 1, f"schedule.step_epochs is {config.step_epochs}.", "Set 1 epoch or more."),
         *((0 < rate < math.inf, f"The learning rate is {rate}.", "Set a finite rate above 0.") for rate in rates),
     ]
-    for holds, what, fix in checks:
-        if not holds:  # also where the value is NaN
+    for passed, what, fix in checks:
+        if not passed:  # a NaN fails its check as well
             raise InvalidConfig(what, fix=fix)
 
 
 def _check_horizon(config: ScheduleConfig, updates: int | None, updates_per_epoch: int | None) -> None:
     for name, count in (("updates", updates), ("updates_per_epoch", updates_per_epoch)):
         if count is not None and count < 1:
-            raise InvalidConfig(f"A schedule over {count} {name} has nothing to schedule.", fix="Give it at least 1.")
+            raise InvalidConfig(f"The schedule has {count} {name}.", fix="Give it at least 1.")
     needs_end = config.warmup > 0 or config.name not in ("constant", "step")
     if needs_end and updates is None:
         setting = f"schedule.name = {config.name!r}" + (f" with warmup = {config.warmup}" if config.warmup else "")
         raise InvalidConfig(
             f"{setting} needs the number of updates, and the data has no known length.",
-            why="The rate of an update is a share of the way to the end.",
+            why="The rate of an update depends on the number of updates until the end.",
             fix='Give the data a length, or set schedule.name = "constant" and schedule.warmup = 0.',
         )
     if config.name == "step" and updates_per_epoch is None:

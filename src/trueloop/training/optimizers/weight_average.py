@@ -17,20 +17,19 @@ _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # sw
 class WeightAverage:
     """Exponential moving average of a model's parameters and persistent buffers.
 
-    ``average = decay * average + (1 - decay) * weights`` after every update, starting from the weights at
-    construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
-    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the initial weights still
-    count. Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are
-    not persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages
-    its own part.
+    After every update, ``average = decay * average + (1 - decay) * weights``. The average starts at the weights at
+    construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; if that is
+    called once before training, both are equal.) In a run much shorter than ``1 / (1 - decay)`` updates, the average
+    still depends on the initial weights. Integer and boolean buffers are copied. Tied weights are averaged once.
+    Non-persistent buffers are not averaged. If the model is sharded, every process averages its own part.
 
     Args:
-        model: on its final device; its parameters must stay the same objects.
-        decay: how much of the old average stays at each update, in (0, 1).
+        model: model on its final device; its parameters must remain the same objects.
+        decay: weight of the old average at each update, in (0, 1).
 
     Raises:
         InvalidConfig: ``decay`` is outside (0, 1).
-        InvalidModel: a weight has fewer than 32 bits, so that its average would soon stop changing.
+        InvalidModel: a weight has fewer than 32 bits, in which its average would soon stop changing.
 
     Cost: one more copy of the weights in memory, and one pass over both per update.
     Source: Polyak & Juditsky, 1992, doi:10.1137/0330046.
@@ -40,8 +39,8 @@ class WeightAverage:
         if not 0 < decay < 1:
             raise InvalidConfig(
                 f"ema is {decay}, which is not in (0, 1).",
-                why="At 1 the average never changes, at 0 it equals the weights.",
-                fix="Set a decay such as 0.999, or leave it out for no average.",
+                why="With 1 the average would never change; with 0 it would equal the weights.",
+                fix="Set a decay such as 0.999, or no `ema` for no average.",
             )
         self._decay: Final = decay
         persistent = model.state_dict().keys()
@@ -62,41 +61,41 @@ class WeightAverage:
         """Move the average towards the weights, once per optimizer update.
 
         Args:
-            skipped: 1 where the update was not taken: the average then stays bitwise unchanged, whatever a NaN
-                batch left in the buffers. A 0-d tensor on the weights' device where only the device knows.
+            skipped: 1 if the update was skipped; the average then stays bitwise unchanged, even if the batch has put
+                NaN into the buffers. It may be a 0-d tensor on the weights' device.
 
-        Cost: one fused pass; no host synchronisation, also with ``skipped``.
+        Cost: one fused pass; does not wait for the GPU, even if ``skipped`` is a tensor.
         """
         self._refuse_while_applied()
-        moving = self._parameters + self._buffers
-        average = [self._average[name] for name in moving]
+        averaged = self._parameters + self._buffers
+        average = [self._average[name] for name in averaged]
         if not isinstance(skipped, Tensor):
             if skipped:
                 return
-            _lerp(average, [local_part(self._live[name]) for name in moving], 1 - self._decay)
+            _lerp(average, [local_part(self._live[name]) for name in averaged], 1 - self._decay)
             for name in self._copied:
                 self._average[name].copy_(self._live[name])
             return
         was_skipped = skipped.bool()
         weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
-        # Weights of a skipped update are finite, buffers may not be, and 0 * nan would still change the average.
+        # After a skipped update, buffers may be NaN, and a weight of 0 times NaN would still change the average.
         current = [local_part(self._live[name]) for name in self._parameters]
         current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
-        weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
+        weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # needed by torch 2.6
         _lerp(average, current, weights)
         for name in self._copied:
             self._average[name].copy_(torch.where(was_skipped, self._average[name], self._live[name]))
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Swap the average into the model for the length of a ``with`` block, and the trained weights back after it.
+        """Swap the average into the model within a ``with`` block, and the trained weights back at its end.
 
-        A ``state_dict`` taken inside refers to the average itself, which changes later: clone or write it inside.
+        A ``state_dict`` from within the block refers to the average, which changes later: copy or write it there.
 
         Raises:
-            InvalidModel: it is already applied.
+            InvalidModel: the average is already in the model.
 
-        Cost: pointers are swapped and nothing is copied, except for a sharded model, whose parts are copied.
+        Cost: swaps pointers without copying; only the parts of a sharded model are copied.
         """
         self._refuse_while_applied()
         self._swap()
@@ -108,7 +107,7 @@ class WeightAverage:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the average under the model's names, tied weights once; a reference, not a copy."""
+        """Return the average by the model's names, with one name per tied weight; the tensors are not copied."""
         return {name: from_local_part(self._live[name], average) for name, average in self._average.items()}
 
     @torch.no_grad()
@@ -116,7 +115,7 @@ class WeightAverage:
         """Copy a saved average into this one.
 
         Raises:
-            CheckpointError: names or shapes differ from this model's; nothing has been copied then.
+            CheckpointError: names or shapes differ from those of the model; in this case nothing is copied.
         """
         wrong = [f"{name} is missing" for name in self._average if name not in state]
         wrong += [f"{name} is not in the model" for name in state if name not in self._average]
@@ -137,18 +136,18 @@ class WeightAverage:
     def _swap(self) -> None:
         reshard(self._model)
         for name, live in self._live.items():
-            if (here := local_part(live)) is live:
+            if (part := local_part(live)) is live:
                 live.data, self._average[name] = self._average[name], live.data
-            else:  # FSDP gathers from memory that it has chosen, so the tensor has to stay in place
-                trained = here.clone()
-                here.copy_(self._average[name])
+            else:  # FSDP reads from memory that it has allocated, so the values have to be copied
+                trained = part.clone()
+                part.copy_(self._average[name])
                 self._average[name].copy_(trained)
 
     def _refuse_while_applied(self) -> None:
         if self._applied:
             raise InvalidModel(
                 "The averaged weights are in the model now.",
-                why="They would be averaged with themselves, or mistaken for the trained ones.",
+                why="They would be averaged with themselves, or treated as the trained weights.",
                 fix="Leave the `with average.applied()` block first.",
             )
 
@@ -158,10 +157,10 @@ def _has_mean(tensor: Tensor) -> bool:
 
 
 def _refuse_low_precision(tensors: Mapping[str, Tensor]) -> None:
-    few = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.element_size() < 4]
-    if few:
+    low = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.element_size() < 4]
+    if low:
         raise InvalidModel(
-            f"{few[0]} has the dtype {tensors[few[0]].dtype}, in which weights cannot be averaged.",
-            why="A step of 1 - decay is smaller than its rounding, so the average would stop changing.",
-            fix='Keep the weights in float32 and set precision = "bf16" for the arithmetic, or leave `ema` out.',
+            f"{low[0]} has the dtype {tensors[low[0]].dtype}, in which weights cannot be averaged.",
+            why="A step of 1 - decay is smaller than the rounding, so the average would stop changing.",
+            fix='Use float32 weights and precision = "bf16", or leave `ema` out.',
         )

@@ -1,11 +1,11 @@
-"""Locate where a window became non-finite: the batch, the first module and the operation.
+"""Locate the first non-finite value of a window: in the batch, or in which module and operation.
 
-The window is run once more on the weights it failed on, with every tensor operation checked. This happens only after a
-non-finite update, so its cost (some ten times a forward pass) does not matter.
+The window is run again with the weights with which it failed, and the result of every tensor operation is checked. This
+happens only after a non-finite update, so its cost (about ten forward passes) does not matter.
 
-Where the model is sharded, or its batch normalisation synchronised, a forward pass is a collective operation: each
-process runs its window to the end. The backward pass is not run again there, because an error ends it in the middle,
-and the other processes would wait indefinitely.
+If the model is sharded or has SyncBatchNorm layers, a forward pass is a collective operation: every process runs its
+window to the end. The backward pass is then not run again, because an error would end it in the middle, and the other
+processes would wait indefinitely.
 """
 
 import warnings
@@ -29,25 +29,25 @@ class Culprit:
     """The first non-finite value in a window."""
 
     stage: str
-    """"batch", "forward", "backward", or "unknown" when a second run was finite."""
+    """"batch", "forward", "backward", or "unknown" if the value was not found."""
     micro_batch: int
     """Index of the micro-batch in the window, from 0."""
     where: str
     """Path into the batch ("0"), the module ("encoder.norm", "" for the root), or the parameter."""
     operation: str
-    """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient"; empty for a batch, and
-    "backward" where the stage is unknown because the backward pass was not run again."""
+    """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient". It is empty for a batch, and
+    "backward" if the stage is unknown because the backward pass was not run again."""
     indices: tuple[int, ...]
     """Dataset indices of the non-finite samples, or of the whole micro-batch."""
 
     def __str__(self) -> str:
         samples = f" (dataset indices {_shorten(self.indices)})" if self.indices else ""
         if self.stage == "batch":
-            return f"the batch itself: field {self.where or '0'} holds NaN or Inf{samples}"
+            return f"the batch itself: field {self.where or '0'} contains NaN or Inf{samples}"
         if self.stage == "unknown" and self.operation == "backward":
             return (
-                "not found: its batches and a second forward pass were finite, and the backward pass is not run again "
-                "where the forward pass is collective"
+                "not found: the batches and a second forward pass were finite, and the backward pass is not run again "
+                "if the forward pass is a collective operation"
             )
         if self.stage == "unknown":
             return "not reproduced: a second run of the same window was finite"
@@ -63,7 +63,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is needed to run a window again."""
+    """Everything needed to run a window again."""
 
     model: nn.Module
     objective: Objective
@@ -72,15 +72,15 @@ class Replay:
     generator: Tensor | None
     """CPU generator state at the window's start, so that dropout draws the same masks; None = unknown."""
     collective_forward: bool = False
-    """See `parallel.Parallel`: the other processes run their shares of the window at the same time."""
+    """Whether the other processes have to run their shares of the window at the same time; see `parallel.Parallel`."""
 
 
 def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
-    """Run the window again and name the first non-finite value.
+    """Run the window again and return the first non-finite value.
 
     Args:
-        replay: the model (with the weights the window failed on) and how to call it.
-        window: its micro-batches.
+        replay: the model, with the weights with which the window failed, and how to call it.
+        window: micro-batches of the window.
 
     The model's buffers, gradients and all random generators are restored.
     """
@@ -100,19 +100,19 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
 
 
 def _locate_collectively(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
-    """Check the batches and run all forward passes, whatever the first one shows."""
-    found = locate_in_batches(window)
+    """Check the batches and run all forward passes, even after the first non-finite value."""
+    first = locate_in_batches(window)
     with preserve_generators(), _preserve_buffers(replay.model), torch.no_grad():
         if replay.generator is not None:
             torch.set_rng_state(replay.generator)
         for number, micro in enumerate(window):
             culprit, _ = _check_forward(replay, number, micro)
-            found = found or culprit
-    return found or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
+            first = first or culprit
+    return first or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
 
 
 def locate_in_batches(window: Sequence[MicroBatch]) -> Culprit | None:
-    """Name the first field of a batch that holds NaN or Inf, without running anything."""
+    """Return the first field of a batch that contains NaN or Inf, without running the model."""
     return next(filter(None, (_check_batch(number, micro) for number, micro in enumerate(window))), None)
 
 
@@ -128,7 +128,7 @@ def _check_batch(number: int, micro: MicroBatch) -> Culprit | None:
 
 
 def _check_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
-    """Run the forward pass and the loss; return the non-finite value, if any, and the loss."""
+    """Run the forward pass and the loss; return the first non-finite value, if any, and the loss."""
     batch = move_to_device(micro.data, replay.device)
     with _module_path(replay.model) as path, _FirstNonFinite(path) as watch, replay.autocast():
         terms = replay.objective(replay.model, batch)
@@ -152,7 +152,7 @@ def _check_micro_batch(replay: Replay, number: int, micro: MicroBatch) -> Culpri
 
 
 def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
-    """Return ("", node of the first NaN), (parameter, "gradient") for an infinite gradient, or two empty strings."""
+    """Return ("", node with the first NaN), (parameter, "gradient") for an infinite gradient, or two empty strings."""
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
         warnings.simplefilter("ignore")  # anomaly mode prints its own stack
         try:
@@ -166,7 +166,7 @@ def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
 
 
 class _FirstNonFinite(TorchDispatchMode):
-    """Records the first operation with a non-finite floating-point result, and the module it ran in."""
+    """Records the first operation with a non-finite floating-point result, and the module that ran it."""
 
     def __init__(self, path: list[str]) -> None:
         super().__init__()
@@ -184,17 +184,17 @@ class _FirstNonFinite(TorchDispatchMode):
 
 
 def _is_fill(func: Any) -> bool:
-    """Return True for operations that write a constant: masks contain -inf on purpose."""
+    """Return True for operations that write constants, as in masks, which contain -inf on purpose."""
     return any(word in str(func) for word in ("fill", "full", "empty", "scalar_tensor", "where", "detach", "view"))
 
 
 def _is_transport(func: Any) -> bool:
-    """Return True for operations with which FSDP gathers parameters: their results are uninitialised memory."""
+    """Return True for operations with which FSDP gathers parameters: their results may be uninitialised memory."""
     return str(func).startswith(("c10d.", "fsdp.", "_c10d_functional."))
 
 
 def _has_nonfinite(result: Any) -> bool:
-    """Return True for a NaN or +inf in a floating-point tensor; -inf alone is a mask."""
+    """Return True for a NaN or +inf in a floating-point tensor; -inf without these is a mask."""
     parts = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
     return any(
         isinstance(part, Tensor) and part.is_floating_point() and bool((part.isnan() | (part == torch.inf)).any())
@@ -231,8 +231,8 @@ def _preserve_buffers(model: nn.Module) -> Generator[None]:
     try:
         yield
     finally:
-        for buffer, kept in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(kept)
+        for buffer, saved in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(saved)
 
 
 @contextmanager
@@ -245,8 +245,8 @@ def _preserve_buffers_and_gradients(model: nn.Module) -> Generator[None]:
         with _preserve_buffers(model):
             yield
     finally:
-        for parameter, kept in zip(model.parameters(), gradients, strict=True):
-            parameter.grad = kept
+        for parameter, saved in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = saved
 
 
 def _tensors(data: Any, path: str) -> Iterator[tuple[str, Tensor]]:
@@ -261,5 +261,5 @@ def _tensors(data: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shorten(indices: Sequence[int]) -> str:
-    shown = ", ".join(map(str, indices[:5]))  # five are enough for an inspection
-    return shown if len(indices) <= 5 else f"{shown}, … {len(indices)} in all"
+    first_five = ", ".join(map(str, indices[:5]))  # five are enough for an inspection
+    return first_five if len(indices) <= 5 else f"{first_five}, … {len(indices)} in all"

@@ -15,10 +15,10 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context for forward and loss; it can be entered repeatedly.
+    """Return the autocast context for forward and loss; it can be entered several times.
 
     Raises:
-        InvalidConfig: an unknown precision.
+        InvalidConfig: the precision is unknown.
     """
     if precision == "off":
         return nullcontext()
@@ -30,13 +30,13 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 class LossScale:
     """The dynamic loss scale of float16, with the semantics and defaults of torch.amp.GradScaler.
 
-    Implemented here because unscaling shares one division with the window's count and the clipping: GradScaler would
-    read and write every gradient once more.
+    It replaces GradScaler, because unscaling, division by the window's count and clipping are one division here;
+    GradScaler would read and write every gradient once more.
 
     Args:
-        device: where the gradients are; the scale lives there, so that nothing waits for the host.
-        enabled: off for float32 and bfloat16, whose range needs no scale; the scale is then 1.
-        growth_interval: finite updates in a row before the scale doubles.
+        device: device of the gradients; the scale is on it, so that nothing waits for the GPU.
+        enabled: False for float32 and bfloat16, whose range needs no scale; the scale is then 1.
+        growth_interval: number of finite updates in a row after which the scale doubles.
 
     Source: Micikevicius et al., 2018, arXiv:1710.03740; torch/amp/grad_scaler.py.
     """
@@ -49,16 +49,16 @@ class LossScale:
         self._count: Tensor | float = 1.0
 
     def begin_window(self, count: Tensor | float, processes: Processes = SINGLE_PROCESS) -> None:
-        """Start a window whose first micro-batch counts ``count`` on this process; all have to use one scale.
+        """Start a window, whose first micro-batch has this count on this process; all processes use the same scale.
 
-        The count is rounded to a power of two, so that dividing by it is exact: it only keeps a sum over thousands
-        of tokens within float16, and `gradient_divisor` reverts it.
+        The total count is rounded to a power of two, so that dividing by it is exact. This division keeps a sum over
+        thousands of tokens in the range of float16; `gradient_divisor` undoes it.
         """
         if self.enabled:
             self._count = _round_to_power_of_two(processes.all_reduce_sum([count])[0])
 
     def scale_root(self, root: Tensor) -> Tensor:
-        """Return the scalar that backward is called on: the micro-batch's sum, scaled."""
+        """Return the scalar on which to call backward: the micro-batch's sum, scaled."""
         return root * (self.scale / self._count) if self.enabled else root
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
@@ -66,23 +66,23 @@ class LossScale:
         return divisor * (self.scale / self._count) if self.enabled else divisor
 
     def update(self, skipped: Tensor | float) -> None:
-        """Halve the scale after a skipped update, double it after enough finite ones; no host synchronisation."""
+        """Halve the scale after a skipped update, double it after enough finite ones, without waiting for the GPU."""
         if not self.enabled:
             return
         bad = torch.as_tensor(skipped, device=self.scale.device).bool()
         self._clean = torch.where(bad, 0.0, self._clean + 1)
         grow = self._clean >= self._interval
-        twice = self.scale * 2  # as in GradScaler, but never inf, which halving could not reduce
+        twice = self.scale * 2  # like in GradScaler, but never inf, which halving could not reduce
         self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow & twice.isfinite(), twice, self.scale))
         self._clean = torch.where(grow, 0.0, self._clean)
 
     @property
     def is_calibrating(self) -> bool:
-        """True while the scale may cause non-finite gradients: float16, and the scale is not yet below 1."""
+        """True while the scale may cause non-finite gradients: with float16, until the scale is below 1."""
         return self.enabled and float(self.scale) >= 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale, and the finite updates since it last changed."""
+        """Return the scale, and the number of finite updates since it last changed."""
         return {"scale": self.scale.detach().cpu(), "clean": self._clean.detach().cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

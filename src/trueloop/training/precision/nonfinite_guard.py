@@ -1,8 +1,8 @@
 """Restore buffers after a non-finite update, count such updates, and stop when there are too many.
 
-The update itself leaves the weights unchanged (`update`). But a bad batch has already changed the model's buffers:
-BatchNorm's running statistics would stay NaN, though no weight ever was. So the buffers are copied before the window
-and restored.
+A skipped update does not change the weights (`update`). But the forward pass has already changed the model's buffers:
+BatchNorm's running statistics would stay NaN. So the buffers are copied before the window, and restored after a skipped
+update.
 """
 
 import operator
@@ -20,11 +20,11 @@ from trueloop.training.update import Outcome
 
 
 class Guard:
-    """Restores buffers, counts skipped updates, names the culprit, and stops after too many in a row.
+    """Restores buffers, counts skipped updates, locates the non-finite value, and stops after too many in a row.
 
     Args:
-        model: its buffers are guarded.
-        config: how many skipped updates in a row are allowed.
+        model: model whose buffers are restored.
+        config: settings, such as how many skipped updates in a row are allowed.
     """
 
     def __init__(self, model: nn.Module, config: GuardConfig) -> None:
@@ -35,9 +35,8 @@ class Guard:
             )
         self._config = config
         self._cuda = next((p.device for p in model.parameters() if p.is_cuda), None)
-        # By module and name: a module may assign another tensor to a buffer.
-        places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-        self._places = places
+        # Buffers are identified by module and name, because a module may assign another tensor to a buffer.
+        self._owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._buffers_before: list[Tensor] = []
         self._saved: list[Tensor] = []
         self._in_a_row = 0
@@ -48,10 +47,10 @@ class Guard:
     def snapshot(self, *, buffers: bool = True) -> None:
         """Copy torch's generators before a window, and the buffers unless something else restores them.
 
-        Cost: one copy of the buffers, where there are any, and 5 kB of generator state; no synchronisation, as the
-        state of a CUDA generator is two numbers on the host.
+        Cost: a copy of the buffers and of 5 kB of generator state; does not wait for the GPU, because the state of a
+        CUDA generator is on the CPU.
         """
-        if self._places and buffers:
+        if self._owners and buffers:
             now = self._buffers()
             if len(now) == len(self._buffers_before) and all(map(operator.is_, now, self._buffers_before)):
                 copy_tensors(self._saved, now)
@@ -64,7 +63,7 @@ class Guard:
     @torch.no_grad()
     def restore(self) -> None:
         """Restore buffers and generators from the last `snapshot`, for a window that is repeated."""
-        for (module, name), buffer, saved in zip(self._places, self._buffers_before, self._saved, strict=True):
+        for (module, name), buffer, saved in zip(self._owners, self._buffers_before, self._saved, strict=True):
             if getattr(module, name) is not buffer:
                 setattr(module, name, buffer)
             buffer.copy_(saved)
@@ -74,50 +73,50 @@ class Guard:
             torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
     def restore_if_skipped(self, outcome: Outcome) -> None:
-        """Restore the buffers if the update was skipped; decided on the device if the outcome is there."""
+        """Restore the buffers if the update was skipped; if the outcome is on the GPU, the decision is made there."""
         skipped = outcome.skipped
-        if self._places and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
+        if self._owners and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
             self._restore_where_skipped(skipped)
 
     @torch.no_grad()
     def _restore_where_skipped(self, skipped: Tensor | float) -> None:
-        bad = skipped.bool() if isinstance(skipped, Tensor) else None
-        for (module, name), buffer, saved in zip(self._places, self._buffers_before, self._saved, strict=True):
+        condition = skipped.bool() if isinstance(skipped, Tensor) else None
+        for (module, name), buffer, saved in zip(self._owners, self._buffers_before, self._saved, strict=True):
             now = getattr(module, name)
-            value = saved if bad is None else torch.where(bad, saved, now)
+            value = saved if condition is None else torch.where(condition, saved, now)
             if now is buffer:
                 now.copy_(value)
             else:
                 setattr(module, name, value.clone())
 
     def _buffers(self) -> list[Tensor]:
-        return [getattr(module, name) for module, name in self._places]
+        return [getattr(module, name) for module, name in self._owners]
 
     def record_update(self, *, skipped: bool) -> None:
-        """Count one update whose outcome is on the host."""
+        """Count one update whose outcome is known on the CPU."""
         self.skipped += skipped
         if not skipped:
             self._in_a_row = 0
 
     def record_nonfinite(self) -> None:
-        """Count a skipped update that was caused by the numbers, not by the loss scale."""
+        """Count an update that was skipped because of non-finite numbers, not because of the loss scale."""
         self._in_a_row += 1
 
     def locate(self, replay: Replay, window: Sequence[MicroBatch]) -> Culprit | None:
-        """Name the non-finite value; None when locating is switched off."""
+        """Return the first non-finite value of a window; None if locating is switched off."""
         return locate(replay, window) if self._config.locate else None
 
     def raise_if_too_many(self, update: int, culprit: Culprit | None) -> None:
-        """Stop after too many in a row.
+        """Stop the run after too many skipped updates in a row.
 
         Raises:
-            NotFinite: with the evidence.
+            NotFinite: there were too many; the message has the last non-finite value.
         """
         if self._in_a_row >= self._config.max_in_a_row:
             raise NotFinite(
                 f"{self._in_a_row} updates in a row were not finite, up to update {update}.",
-                why=f"The last one: {culprit}." if culprit else "Locating is switched off (guard.locate).",
-                fix="Check that batch or operation, or lower the learning rate; these updates changed no weight.",
+                why=f"In the last one: {culprit}." if culprit else "Locating is switched off (guard.locate).",
+                fix="Check this batch or operation, or lower the learning rate; these updates changed no weights.",
             )
 
     def state_dict(self) -> dict[str, int]:

@@ -28,15 +28,15 @@ class SkippedUpdate:
 def explain_skip(parts: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
     """Explain why an update was skipped; only non-finite numbers count towards the guard's limit.
 
-    Cost: runs the window again, where the guard's ``locate`` is on.
+    Cost: if the guard's ``locate`` is on, runs the window again.
     """
     update = entry.row.update
     if not entry.counted:
-        message = f"Update {update} had nothing to learn from: every target of its window is ignored or has weight 0."
+        message = f"Update {update} was skipped: every target of its window is ignored or has weight 0."
         return SkippedUpdate(kind="nothing_counted", message=message, culprit=None)
-    if parts.scale.is_calibrating:  # float16 searching for its scale: not the data's fault, unless the batch shows it
+    if parts.scale.is_calibrating:  # the loss scale was too large, unless the batch itself is not finite
         culprit = locate_in_batches(entry.window)
-        message = f"Update {update} overflowed float16 and was skipped; the loss scale halves"
+        message = f"Update {update} overflowed float16 and was skipped; the loss scale is halved"
         return SkippedUpdate(kind="loss_scale", message=_append_culprit(message, culprit), culprit=culprit)
     parts.guard.record_nonfinite()
     replay = Replay(
@@ -56,14 +56,14 @@ def share_explanation(skipped: SkippedUpdate, processes: Processes) -> SkippedUp
     """Return the explanation of the process that found the cause in its share of the window.
 
     Raises:
-        ProcessLost: another one is gone.
+        ProcessLost: another process is gone.
     """
     explanations = processes.all_gather_object(skipped)
-    found = [rank for rank, each in enumerate(explanations) if each.culprit and each.culprit.stage != "unknown"]
-    if not found or processes.size == 1:
+    ranks = [rank for rank, each in enumerate(explanations) if each.culprit and each.culprit.stage != "unknown"]
+    if not ranks or processes.size == 1:
         return skipped
-    message = explanations[found[0]].message.rstrip(".")
-    return replace(explanations[found[0]], message=f"{message}, in process {found[0]}.")
+    message = explanations[ranks[0]].message.rstrip(".")
+    return replace(explanations[ranks[0]], message=f"{message}, in process {ranks[0]}.")
 
 
 def _append_culprit(message: str, culprit: Culprit | None) -> str:

@@ -1,1 +1,1 @@
-"""How fast a run is, where its time goes, and whether it learns at all."""
+"""Throughput of a run, the time of its parts, and a check that its loss falls."""

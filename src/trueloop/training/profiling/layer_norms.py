@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 MIN_INTERVAL_S: Final = 0.25
-MIN_COST_RATIO: Final = 500  # interval / cost: a reading that took 1 ms is followed by the next after half a second
-READINGS_PER_AGE: Final = 200  # readings while a run becomes e times as old: some 2,500 in a day
-MAX_LAYERS: Final = 256  # of a model; more would not fit in the journal
+MIN_COST_RATIO: Final = 500  # smallest interval / cost: after a reading of 1 ms, the next one is half a second later
+READINGS_PER_AGE: Final = 200  # number of readings while the age of a run grows by the factor e: about 2,500 in a day
+MAX_LAYERS: Final = 256  # largest number of layers to read; more would make the journal too large
 
 
 class LayerNorms:
-    """Reads the norms at most every `MIN_INTERVAL_S`, and more rarely as the run gets older.
+    """Reads the norms at most every `MIN_INTERVAL_S`, and less often as the run gets older.
 
     Args:
-        model: what is trained, unwrapped.
+        model: the trained model, without wrapper.
 
-    Cost: one read of every gradient, and on an accelerator one synchronisation: together at most 0.2 % of the time.
+    Cost: one read of every gradient and one wait for the GPU; together at most 0.2 % of the time.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -33,11 +33,11 @@ class LayerNorms:
         self._scale = 1.0
 
     def read_if_due(self, norm: float) -> Mapping[str, float] | None:
-        """Return the norms by layer; None where they are not due, or the gradients are missing or sharded.
+        """Return the norms by layer; None if they are not due, or the gradients are missing or sharded.
 
         Args:
-            norm: of the whole gradient before clipping, which the norms of all layers together come to: the gradients
-                themselves may still be multiplied by the window's count, or be clipped.
+            norm: norm of the whole gradient before clipping, to which the norms of the layers are scaled: the gradients
+                may still be multiplied by the window's count, or be clipped.
         """
         start_s = perf_counter()
         if start_s < self._due_s:
@@ -48,9 +48,9 @@ class LayerNorms:
         self._due_s = now_s + max(MIN_INTERVAL_S, MIN_COST_RATIO * cost_s, age_s / READINGS_PER_AGE)
         if not norms:
             return None
-        joint = math.hypot(*norms.values())
-        if 0 < joint < math.inf and math.isfinite(norm):
-            self._scale = norm / joint
+        total = math.hypot(*norms.values())
+        if 0 < total < math.inf and math.isfinite(norm):
+            self._scale = norm / total
         return {layer: each * self._scale for layer, each in norms.items()}
 
     def _read(self) -> dict[str, float]:
@@ -58,15 +58,15 @@ class LayerNorms:
             layer: [parameter.grad for parameter in parameters if parameter.grad is not None]
             for layer, parameters in self._layers.items()
         }
-        flat = [gradient for some in gradients.values() for gradient in some]
+        flat = [gradient for of_layer in gradients.values() for gradient in of_layer]
         plain = all(type(each) is Tensor and each.layout is torch.strided for each in flat)
         if not flat or not plain or len({gradient.device for gradient in flat}) > 1:
-            return {}  # shards would need a collective
+            return {}  # sharded gradients would need a collective
         values = torch.stack([norm.float() for norm in torch._foreach_norm(flat)]).tolist()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        place = 0
+        start = 0
         norms: dict[str, float] = {}
-        for layer, some in gradients.items():
-            if some:
-                norms[layer] = math.hypot(*values[place : place + len(some)])
-                place += len(some)
+        for layer, of_layer in gradients.items():
+            if of_layer:
+                norms[layer] = math.hypot(*values[start : start + len(of_layer)])
+                start += len(of_layer)
         return norms

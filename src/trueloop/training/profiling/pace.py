@@ -15,16 +15,16 @@ from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.loop import Assembly, UpdateResult
 from trueloop.training.memory.device_memory import peak_memory_mib
 
-WARMUP_UPDATES: Final = 3  # before anything is measured: kernels are chosen, memory is allocated, workers start
+WARMUP_UPDATES: Final = 3  # not measured: kernels are chosen, memory is allocated, workers start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Throughput of a stretch of training."""
+    """Throughput of some updates."""
 
     updates: int
     update_s: float
-    """Seconds per update, waiting for data included."""
+    """Number of seconds per update, including waiting for data."""
     examples_per_s: float
     waiting: float
     """Share of the time spent waiting for data."""
@@ -43,14 +43,14 @@ class WindowRunner:
         """Yield after every update.
 
         Raises:
-            InvalidData: the training data hold no window.
+            InvalidData: the training data contain no window.
         """
         while True:
             before = self._update
             micros = cast("Any", self._source.epoch(next(self._epochs)))
-            for done in train_epoch(self.parts, self.read_batches(micros), update=self._update):
+            for result in train_epoch(self.parts, self.read_batches(micros), update=self._update):
                 self._update += 1
-                yield done
+                yield result
             if self._update == before:
                 raise InvalidData("There is no window to train on.", fix="Check the dataset's length and drop_last.")
 
@@ -59,7 +59,7 @@ class WindowRunner:
         return micros
 
     def synchronize(self) -> None:
-        """Wait until an accelerator has finished its queued work."""
+        """Wait until the GPU, if there is one, has finished its queued work."""
         if self.parts.device.type == "cuda":
             torch.cuda.synchronize(self.parts.device)
 
@@ -68,12 +68,12 @@ def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) 
     """Train for a few seconds and measure the throughput.
 
     Args:
-        parts: an assembled run with a schedule that has no end, or is long enough; its weights are changed.
+        parts: an assembled run with a schedule without an end, or a long one; its weights change.
         source: training data.
-        seconds: to measure for, after `WARMUP_UPDATES` updates; at least one update is measured.
+        seconds: number of seconds to measure, after `WARMUP_UPDATES` updates; at least one update is measured.
 
     Raises:
-        InvalidData: the training data hold no window.
+        InvalidData: the training data contain no window.
     """
     windows = WindowRunner(parts, source)
     updates = examples = 0

@@ -1,4 +1,4 @@
-"""Profile a few windows of a run with torch's profiler, and sum up where the time of an update goes."""
+"""Profile a few windows of a run with torch's profiler, and sum up which parts take the time of an update."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Operation:
 
     name: str
     seconds: float
-    """Time of an operation without those it calls; of a node with them. On the accelerator where there is one."""
+    """Seconds in the operation, without operations that it calls, or in the node, with them; on the GPU, if any."""
     calls: int
 
 
@@ -35,35 +35,35 @@ class Profile:
 
     updates: int
     update_s: float
-    """Seconds per update without the profiler."""
+    """Number of seconds per update without the profiler."""
     profiled_s: float
-    """Seconds per update with the profiler; the difference is its overhead."""
+    """Number of seconds per update with the profiler; the difference is its overhead."""
     split: Mapping[str, float]
-    """Share of the profiled time by part, see `PARTS`; together 1."""
+    """Share of the profiled time for each of `PARTS`; the sum is 1."""
     operations: Sequence[Operation]
     """Operations, the most expensive first."""
     backward: Sequence[Operation]
-    """Nodes of the backward pass, the most expensive first."""
+    """Nodes of the autograd graph, the most expensive first."""
     device: str
     trace: Path | None = None
 
     @property
     def bottleneck(self) -> str:
-        """The most expensive node of the backward pass: "ConvolutionBackward0"; "" where there was no backward."""
+        """The most expensive node of the backward pass: "ConvolutionBackward0"; "" if there was none."""
         return self.backward[0].name if self.backward else ""
 
 
 def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace: Path | None = None) -> Profile:
-    """Train on a few windows three times: to warm up, with a clock, and under torch's profiler.
+    """Train on a few windows three times: to warm up, to measure the time, and under torch's profiler.
 
     Args:
-        parts: an assembled run; its weights are changed.
+        parts: an assembled run; its weights change.
         source: training data.
         updates: number of windows to profile.
-        trace: where to write a trace for Chrome or Perfetto; it is compressed where the name ends in .gz.
+        trace: file for a trace for Chrome or Perfetto; it is compressed if the name ends in .gz.
 
     Raises:
-        InvalidData: the training data hold no window.
+        InvalidData: the training data contain no window.
     """
     _train(WindowRunner(parts, source), WARMUP_UPDATES)
     update_s = _train(WindowRunner(parts, source), updates)
@@ -71,7 +71,7 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     if parts.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # torch's own, about its profiler
+        warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # warnings of torch about its profiler
         with profile(activities=activities, acc_events=True) as profiler:
             profiled_s = _train(_RecordedWindows(_record_parts(parts), source), updates)
         averages = cast("Sequence[Any]", profiler.key_averages())
@@ -119,7 +119,7 @@ def _train(windows: WindowRunner, updates: int) -> float:
 
 
 class _Recorded:
-    """A part of the loop with a profiler range around its call and some of its methods."""
+    """A part of the loop with a profiler range around its call and the given methods."""
 
     def __init__(self, inner: Any, part: str, *names: str) -> None:
         self._inner, self._part, self._names = inner, _RANGE_PREFIX + part, names
@@ -143,7 +143,7 @@ class _Recorded:
 def _record_parts(parts: Assembly) -> Assembly:
     parallel = cast("Any", _Recorded(parts.parallel, "forward"))
     update = cast("Any", _Recorded(parts.update, "update", "zero_grad", "step"))
-    # a compiled program cannot be divided into parts
+    # A compiled program cannot be divided into parts.
     return replace(parts, parallel=parallel, update=update, compiled_step=None)
 
 
@@ -166,7 +166,7 @@ def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
-    """Split the time of the training thread by part; work on an accelerator counts where it is waited for."""
+    """Split the time of the training thread by part; time on the GPU counts in the part that waits for it."""
     named = {
         each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6
         for each in averages

@@ -1,4 +1,4 @@
-"""Train on a few batches twice, to see whether the model learns at all."""
+"""Train on a few batches twice, to check that the loss falls."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from trueloop.core.protocols import BatchSource, MicroBatch
 from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.loop import Assembly
 
-_WINDOWS = 5  # 5 batches seen twice are 10 updates: enough for a trend, a second or two on any machine
+_WINDOWS = 5  # twice 5 windows are 10 updates: enough to see a trend, in a second or two on any machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,41 +19,41 @@ class SmokeResult:
     """Losses of the smoke test."""
 
     first_pass: tuple[float, ...]
-    """Loss of each batch when first seen."""
+    """Loss of each window in the first pass."""
     second_pass: tuple[float, ...]
-    """Loss of the same batches when seen again."""
+    """Loss of the same windows in the second pass."""
     seconds: float
 
     @property
     def loss_decrease(self) -> float:
-        """Share by which the mean loss fell from the first pass to the second."""
+        """Decrease of the mean loss from the first pass to the second, as a share of the first."""
         before, after = (sum(part) / len(part) for part in (self.first_pass, self.second_pass))
         return (before - after) / abs(before) if before else 0.0
 
 
 def run_smoke_test(parts: Assembly, source: BatchSource) -> SmokeResult:
-    """Train on the first five windows twice and compare each batch's losses.
+    """Train on the first five windows twice and compare the mean losses.
 
     Args:
-        parts: an assembled run with a constant schedule; its weights are changed.
+        parts: an assembled run with a constant schedule; its weights change.
         source: training data.
 
     Raises:
-        InvalidModel: the mean loss did not fall, or is not finite, with the losses.
+        InvalidModel: the mean loss did not fall, or is not finite; the message has the losses.
     """
     few, started = _FirstWindows(source), perf_counter()
     passes: list[tuple[float, ...]] = []
-    for again in (0, 1):
-        done = train_epoch(parts, few.epoch(0), update=again * _WINDOWS)
-        passes.append(tuple(float(step.loss) for step in done))
+    for repetition in (0, 1):
+        results = train_epoch(parts, few.epoch(0), update=repetition * _WINDOWS)
+        passes.append(tuple(float(result.loss) for result in results))
     result = SmokeResult(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
     first = result.first_pass
     if not (result.loss_decrease > 0 and math.isfinite(result.loss_decrease)):
         raise InvalidModel(
             f"The loss does not fall: {_format_losses(first)} on the first {len(first)} batches, "
-            f"{_format_losses(result.second_pass)} on the same ones seen again.",
-            why="A run that cannot improve on batches it has just seen will not improve on others.",
-            fix="Check the learning rate, the loss and its target, and what is frozen.",
+            f"{_format_losses(result.second_pass)} on the same batches in a second pass.",
+            why="A model that does not improve on batches that it has just seen will not improve on others.",
+            fix="Check the learning rate, the loss, the targets, and which parameters are frozen.",
         )
     return result
 
@@ -63,7 +63,7 @@ def _format_losses(losses: tuple[float, ...]) -> str:
 
 
 class _FirstWindows:
-    """The first windows of the first epoch, repeatedly."""
+    """A source whose every epoch consists of the first windows of the first epoch."""
 
     def __init__(self, source: BatchSource) -> None:
         self._source = source
@@ -75,11 +75,11 @@ class _FirstWindows:
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
         closed = 0
 
-        def wanted(micro: MicroBatch) -> bool:
+        def is_in_first_windows(micro: MicroBatch) -> bool:
             nonlocal closed
             if closed == _WINDOWS:
                 return False
             closed += micro.closes_window
             return True
 
-        return takewhile(wanted, self._source.epoch(0, skip_updates))
+        return takewhile(is_in_first_windows, self._source.epoch(0, skip_updates))
