@@ -58,9 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     for each in handler_calls(source):
         if each.grad:
-            message = (
-                f"`{ast.unparse(each.call)}` builds an autograd graph for each request, but no backward pass uses it."
-            )
+            message = f"`{ast.unparse(each.call)}` builds an autograd graph for each request, and nothing uses it."
             yield Hit(message=message, node=each.call, fix=_inference_mode_fix(source, each))
 
 

@@ -66,8 +66,8 @@ class Detector(BaseDetector):
         if self._late[line] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"Clipping has no effect: {len(event.already_used)} gradients were clipped to {event.limit:g} after "
-            f"a step had used them ({self._late[line]} times).",
+            message=f"Clipping had no effect {self._late[line]} times: {len(event.already_used)} gradients were "
+            f"clipped to {event.limit:g} after a step had used them.",
             location=line,
         )
 

@@ -1,7 +1,7 @@
 """The tensors of one operation have different dtypes.
 
-numpy creates float64 by default, PyTorch float32. Class targets must be integers (int64) and binary targets floating
-point. A model in half precision does not accept a float32 batch outside autocast.
+NumPy creates float64 by default, PyTorch float32. Class targets must be integers (int64), and targets of a binary loss
+must be floating-point numbers. A model in half precision does not accept a float32 batch outside autocast.
 """
 
 import re
@@ -59,7 +59,7 @@ def _tensor_to_convert(tensors: tuple[TensorDescription, ...]) -> tuple[TensorDe
 
 def _fix(wrong: TensorDescription, wanted: str) -> str:
     if wanted in ("float16", "bfloat16"):
-        return f"Run the forward under torch.autocast, or convert the batch to {wanted}, the dtype of the model."
+        return f"Run the forward pass under torch.autocast, or convert the batch to {wanted}, the dtype of the model."
     name = _name(wrong)
     why = " numpy creates float64 by default." if wrong.dtype == "float64" else ""
     return f"Convert it where it is created: {name} = {name}.{_CONVERSIONS.get(wanted, 'float')}().{why}"
