@@ -2,8 +2,7 @@
 
 What you see
     The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of the
-    moment when the file was written. Loading a backup of the weights, made before an evaluation with averaged weights,
-    restores nothing.
+    moment when the file was written. Loading a backup of the weights restores nothing.
 
 Why it happens
     ``state_dict()`` returns the model's own tensors, not copies. Every update changes these tensors, and so it changes

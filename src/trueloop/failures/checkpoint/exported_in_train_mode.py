@@ -6,12 +6,10 @@ What you see
 
 Why it happens
     A model is in train mode by default, and an export records what the model computes at that moment, including dropout
-    and batch statistics. ``torch.onnx.export`` warns about it in recent versions; ``torch.jit.trace`` and
-    ``torch.export`` do not.
+    and batch statistics. Only recent versions of ``torch.onnx.export`` warn about it.
 
 Fix
-    Call ``model.eval()`` first. `trueloop export` does so, restores the modes afterwards, and checks that the exported
-    model gives the same outputs.
+    Call ``model.eval()`` first. `trueloop export` does so, restores the modes afterwards, and compares the outputs.
 
         model.eval()
         program = torch.export.export(model, (example,))

@@ -7,11 +7,10 @@ What you see
 Why it happens
     ``strict=False`` loads the names that match and skips the rest. ``DistributedDataParallel``, Lightning and
     ``torch.compile`` put a prefix before every name ("module.", "model." or "_orig_mod."), so no name matches.
-    ``load_state_dict`` returns the skipped names, but most programs ignore what it returns.
+    ``load_state_dict`` returns the skipped names, but most programs ignore this.
 
 Fix
-    Remove the prefix and load with ``strict=True``, or check ``missing_keys`` and ``unexpected_keys`` of the value that
-    ``load_state_dict`` returns.
+    Remove the prefix and load with ``strict=True``, or check the returned ``missing_keys`` and ``unexpected_keys``.
 
         utils = torch.nn.modules.utils
         utils.consume_prefix_in_state_dict_if_present(state, "module.")

@@ -1,8 +1,7 @@
 """Training is resumed with the saved weights but a new optimizer.
 
 What you see
-    After every restart the loss jumps up and takes hundreds of updates to recover. A run that was interrupted often
-    ends worse than one that was not.
+    After every restart the loss jumps up and takes hundreds of updates to recover. Often the final loss is worse.
 
 Why it happens
     A new optimizer has forgotten the previous gradients: momentum and Adam's running averages start at zero. Adam's
@@ -24,8 +23,7 @@ How it is detected
     In a run, the sanitizer reports two cases. (1) The program loads the state of the scheduler or the scaler, but not
     the optimizer's state, which is in the same file. (2) The program starts from a checkpoint and later overwrites this
     file with a new checkpoint that includes an optimizer. An optimizer whose state is restored without
-    ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1 in a file that saves optimizer
-    states and loads none.
+    ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",

@@ -4,8 +4,7 @@ What you see
     Nothing, until you load a file that contains malicious code: loading the file runs this code with your permissions.
 
 Why it happens
-    With ``weights_only=False``, PyTorch reads the file with Python's ``pickle``, and a pickle file can run any code
-    when it is read.
+    ``weights_only=False`` reads the file with Python's ``pickle``, and a pickle file can run any code when it is read.
 
 Fix
     Save only state_dicts and plain values, and load with ``weights_only=True``. If the file contains objects of your

@@ -6,8 +6,7 @@ What you see
 
 Why it happens
     PyTorch does not know which samples are held out, so it raises no error. Samples end up in both sets when
-    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset instead of
-    the training part.
+    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset.
 
 Fix
     Split once, and build both loaders from the parts of that split.

@@ -28,8 +28,7 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: an optimizer steps in the body of a loop over a ``DataLoader``, and
-    that body ends with an unconditional ``return``. A function that makes only one update on purpose is reported too,
-    so this is a warning.
+    that body ends with an unconditional ``return``. It may be intended, so this is a warning.
 
 References
     facebookresearch/deepcluster#1, "Return statement inside for loop cuts short each set of epochs",

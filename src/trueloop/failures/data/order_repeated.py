@@ -1,12 +1,11 @@
 """A shuffling loader gives the same order in every epoch.
 
 What you see
-    The loss shows nothing. The model sees the same batches in the same order in every epoch, so the results depend more
-    on the seed, and long training helps less than it should.
+    The results depend more on the seed, and long training helps less than it should, because the model sees the same
+    batches in the same order in every epoch. The loss does not show it.
 
 Why it happens
-    A random number generator that is seeded again with the same number gives the same random numbers, and so the same
-    order.
+    A random number generator that is seeded again with the same number gives the same order of samples again.
 
 Fix
     Seed once, before the first epoch.

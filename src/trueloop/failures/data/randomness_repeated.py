@@ -29,8 +29,7 @@ How it is detected
     In a run, the sanitizer reports a training loader in two cases. (1) Loading the samples of 4 or more batches without
     workers sets the same seed at least 16 times. (2) The dataset or one of its transforms stores a generator and uses
     it for each sample, in two or more workers or in workers that are started again for a second epoch. The sanitizer
-    does not look inside the workers. Random numbers that do not matter for training are reported too, so this is a
-    warning.
+    does not look inside the workers. The random numbers may not matter for training, so this is a warning.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html

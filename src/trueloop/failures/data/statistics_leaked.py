@@ -23,8 +23,7 @@ How it is detected
     In a run, the sanitizer examines the table that the training loader and the held-out loader both read. It reports a
     table in which every feature, or the full table, has mean 0 and deviation 1 with an error below 1e-5, while the mean
     of the training samples alone differs from 0 by more than 1e-3. Data that was published in this form is reported
-    too, so this is a warning. Statistics that include a third, unused part are not detected, nor are datasets that read
-    files.
+    too, so this is a warning. Datasets that read files are not checked.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",

@@ -26,8 +26,7 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code. It reports an attribute that is set right after the split, before
     any part is read, in two cases: it is set to one value through one part and to another value through a second part,
-    or the dataset was built with another value for it. In both cases two parts are used later, and the first value is
-    never used.
+    or the dataset was built with another value for it. In both cases two parts are used later.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same

@@ -6,8 +6,7 @@ What you see
 
 Why it happens
     ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes. In
-    training this does no harm and prevents that processes wait for one with fewer batches. In an evaluation, the
-    repeated samples count twice.
+    training this does no harm. In an evaluation, the repeated samples count twice.
 
 Fix
     Give each process its own samples without repeating any, then add up the sums and counts with ``all_reduce``.
@@ -84,10 +83,10 @@ class Detector(BaseDetector):
         if sharding is None or not all(call.all_eval for call in eval_pass.calls):
             return None
         repeated = sharding.yielded - sharding.samples
-        what = f"{repeated} samples count twice" if repeated > 0 else f"{-repeated} samples are left out"
+        what = f", {repeated} of them twice" if repeated > 0 else f" and leaves out {-repeated}"
         return Evidence(
             message=f"This held-out set has {sharding.samples} samples, but its DistributedSampler returns "
-            f"{sharding.yielded} to {sharding.processes} processes: {what}.",
+            f"{sharding.yielded} to {sharding.processes} processes{what}.",
             location=sharding.made_at,
             related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
             first_update=eval_pass.update,

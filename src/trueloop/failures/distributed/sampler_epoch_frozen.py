@@ -1,8 +1,8 @@
 """``DistributedSampler.set_epoch`` is never called, so every epoch has the same order as the first.
 
 What you see
-    The loss shows nothing. Each process gets the same samples in the same order in every epoch, and never the samples
-    of another process, so batches are always composed of the same few samples. Long training helps less than it should.
+    Long training helps less than it should. In every epoch each process gets the same samples in the same order, and
+    never the samples of another process. The loss does not show it.
 
 Why it happens
     The sampler computes the order only from its seed and its epoch number, so that all processes agree without
@@ -25,8 +25,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports two successive epochs over a dataset in which the sampler had the same seed and the
     same epoch number, and one optimizer stepped on two or more batches of both. The linter reports a loop over epochs
-    that trains on such a loader without any call of ``set_epoch``. An order that is repeated on purpose is reported
-    too, so this is a warning.
+    that trains on such a loader without any call of ``set_epoch``. It may be intended, so this is a warning.
 
 References
     torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,

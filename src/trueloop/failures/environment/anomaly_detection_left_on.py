@@ -19,8 +19,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports anomaly detection that is still on after 32 updates. The linter reports a call that
-    switches it on without a condition in a file that never switches it off. The results are correct but slow, so this
-    is a note.
+    switches it on without a condition in a file that never switches it off. The results are correct, so this is a note.
 
 References
     Anomaly detection, https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection

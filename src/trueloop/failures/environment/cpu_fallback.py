@@ -14,7 +14,7 @@ Fix
         device = torch.device("cuda")
 
     With ``TRUELOOP_REQUIRE_GPU=1`` in the environment, `trueloop train` and the entrypoint of the trueloop containers
-    refuse to start without a GPU.
+    need a GPU to start.
 
 When this is fine
     - The machine has no GPU, or the run is a test or for debugging.

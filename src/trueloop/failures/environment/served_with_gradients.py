@@ -24,8 +24,7 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a request handler of FastAPI, Flask or a similar framework calls a
     model that is created in the file, directly or through functions of the file, without ``no_grad``,
-    ``inference_mode`` or another context manager. The file must not use gradients anywhere. The answers are correct but
-    slow, so this is a note.
+    ``inference_mode`` or another context manager. The file must not use gradients anywhere. This is a note.
 
 References
     Autograd mechanics, "Locally disabling gradient computation",

@@ -10,8 +10,7 @@ Why it happens
     or a job may use (the quota of its cgroup).
 
 Fix
-    Subtract one core, for the training, from the usable cores, and divide the rest by the number of training processes
-    on the machine.
+    Subtract one core, for the training, from the usable cores, and divide the rest by the number of training processes.
 
         cores = len(os.sched_getaffinity(0))
         loader = DataLoader(data, batch_size=64, num_workers=(cores - 1) // processes)

@@ -1,8 +1,7 @@
 """Validation data goes through the random augmentation of the training data.
 
 What you see
-    The validation loss is noisy and worse than on the original data, and which epoch is the best depends on the random
-    augmentations.
+    The validation loss is noisy and worse than on the original data, and the best epoch is a matter of chance.
 
 Why it happens
     A dataset applies its transforms to every sample that it returns. If you split a dataset after it was built, both

@@ -88,7 +88,7 @@ class Detector(BaseDetector):
         dropped = self._incomplete.get(eval_pass.loader)
         if dropped is None or not all(call.all_eval for call in eval_pass.calls):
             return None
-        which = f"{dropped.left_out} random samples" if dropped.shuffles else f"the last {dropped.left_out} samples"
+        which = f"{dropped.left_out} at random" if dropped.shuffles else f"the last {dropped.left_out}"
         return Evidence(
             message=f"{eval_pass.calls[0].model.name} was evaluated on {dropped.samples - dropped.left_out} of "
             f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which} in each pass.",

@@ -5,8 +5,7 @@ What you see
     BatchNorm layers the loss depends on the batch size, and the running statistics also include the validation samples.
 
 Why it happens
-    Train mode is the default. Evaluating in train mode raises no error: dropout stays active, and BatchNorm uses the
-    statistics of each batch.
+    Train mode is the default and raises no error: dropout stays active, and BatchNorm uses each batch's statistics.
 
 Fix
     Set eval mode before the evaluation and train mode after it:

@@ -8,8 +8,7 @@ Why it happens
     sigmoid, a factor of zero, two factors that are both initialised with zeros, and a loss that ignores an output.
 
 Fix
-    Inspect the activations after the layer. If all are zero or saturated, lower the learning rate, or change the
-    initialisation or the activation.
+    Inspect the activations after the layer. If all are zero or saturated, change the initialisation or the activation.
 
         self.activation = nn.LeakyReLU()  # or nn.GELU(): neither becomes "dead"
 

@@ -4,8 +4,7 @@ What you see
     The loss stays at its first value, because the weights never change. Another learning rate makes no difference.
 
 Why it happens
-    An optimizer skips parameters without a gradient, so a step without any gradients silently does nothing. Only
-    GradScaler raises an error.
+    An optimizer skips parameters without a gradient, so a step without any gradients silently does nothing.
 
 Fix
     Call ``backward()`` between the loss and the step.
@@ -25,8 +24,7 @@ How it is detected
     In a run, the sanitizer reports a PyTorch optimizer that stepped 8 times (4 times if the run ends earlier), each
     time after a call of its model with gradients enabled, while there was no backward pass, no gradient and no change
     of a weight. The linter reports a loop that calls a model, computes a loss and steps, if nothing in the file calls
-    ``backward()``, uses gradients, or passes the loss to other code. ``loss.backward`` without parentheses is not a
-    call.
+    ``backward()``, uses gradients, or passes the loss to other code.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html

@@ -4,8 +4,7 @@ What you see
     Clipping has no effect: training diverges as it did without it.
 
 Why it happens
-    Clipping changes the gradients in ``.grad``. The step has already used them, and the next ``zero_grad()`` clears
-    them.
+    Clipping changes the gradients in ``.grad``, but the step has already used them, and ``zero_grad()`` clears them.
 
 Fix
     Clip between the last ``backward()`` and the step.
@@ -20,8 +19,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a line that clipped gradients at least twice, if a step had already used all
     gradients that this line ever clipped and nothing was added to them since. The linter reports a clipping call whose
-    result is not used, if no ``backward()`` and no unknown code are between the step of the same parameters and this
-    call.
+    result is not used, if neither ``backward()`` nor unknown code is between it and the step of the same parameters.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html

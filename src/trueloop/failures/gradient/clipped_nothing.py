@@ -21,8 +21,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a clipping function that gets an exhausted generator. The linter reports a variable
-    that is assigned once, to a generator, if this happens outside the loop that clips or if an optimizer was built from
-    the variable before.
+    that is assigned once, to a generator, outside the loop that clips, or from which an optimizer was built before.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html

@@ -4,12 +4,10 @@ What you see
     The loss does not change at all. Or, with gradient accumulation, training behaves as with only the last batch.
 
 Why it happens
-    ``zero_grad()`` after ``backward()`` deletes the new gradients. A step on parameters without gradients silently does
-    nothing.
+    ``zero_grad()`` after ``backward()`` deletes the new gradients, and a step without gradients silently does nothing.
 
 Fix
-    Clear the gradients after the step, or before the first ``backward()``, but never between ``backward()`` and its
-    step.
+    Clear the gradients after the step or before the first ``backward()``, never between ``backward()`` and its step.
 
         loss.backward()
         optimizer.step()

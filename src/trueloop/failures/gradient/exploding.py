@@ -1,12 +1,10 @@
 """Gradients grow a thousandfold from update to update, and the loss grows with them.
 
 What you see
-    The gradient norm climbs by orders of magnitude and does not fall again. The loss follows, and some updates later it
-    is ``inf`` or ``nan``.
+    The gradient norm grows by orders of magnitude and does not fall again, and soon the loss is ``inf`` or ``nan``.
 
 Why it happens
-    Each update is so large that it makes the next gradients larger. Large gradients are valid numbers, so the optimizer
-    uses them without an error.
+    Each update is so large that it makes the next gradients larger. Large gradients are valid numbers and no error.
 
 Fix
     Lower the learning rate, use warm-up or clip the norm. Check the initialisation and the scale of the inputs.

@@ -1,12 +1,10 @@
 """A parameter of an optimizer never gets a gradient.
 
 What you see
-    A part of the model keeps its initial weights. The rest of the model still learns, so the loss falls, but less than
-    it could.
+    A part of the model keeps its initial weights. The rest still learns, so the loss falls, but less than it could.
 
 Why it happens
-    An optimizer skips parameters without a gradient and raises no error, because a model may have frozen or unused
-    parts.
+    An optimizer skips parameters without a gradient without an error, because a model may have frozen or unused parts.
 
 Fix
     If the part should learn, find what cuts it off from the loss: ``.detach()``, ``.data``, ``torch.no_grad()``, NumPy,

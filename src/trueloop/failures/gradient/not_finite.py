@@ -8,8 +8,7 @@ Why it happens
 
 Fix
     Find the first update with a NaN and its cause: an empty batch or mask, a logarithm of zero or a division by zero, a
-    learning rate that is too high, or an overflow in float16. Clip the gradients, and skip a step whose gradient norm
-    is not finite.
+    learning rate that is too high, or an overflow in float16. Skip a step whose gradient norm is not finite.
 
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if norm.isfinite():

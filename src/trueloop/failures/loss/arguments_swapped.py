@@ -23,8 +23,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss whose target was computed by a model with gradients and whose input was not,
     if the input consists of zeros and ones or the target has values outside 0 to 1. It does not read values on a GPU.
-    The linter reports the same if the labels are created in the file, or if the target is the raw output of a model and
-    the input is data from a loader.
+    The linter reports the same if the labels are created in the file, or if the target is the raw output of a model.
 
 References
     torch.nn.functional.binary_cross_entropy_with_logits,

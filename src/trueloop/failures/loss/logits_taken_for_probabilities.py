@@ -3,8 +3,7 @@
 What you see
     If ``NLLLoss`` gets logits, the loss falls below zero towards minus infinity, and the weights grow. If
     ``BCEWithLogitsLoss`` gets the result of a sigmoid or softmax, the loss stays above 0.31 and the model learns
-    slowly. If ``BCELoss`` gets logits, it raises an error as soon as one is outside 0 to 1, and the model does not
-    learn until then.
+    slowly. If ``BCELoss`` gets logits, it raises an error as soon as one is outside 0 to 1.
 
 Why it happens
     All three losses accept floating-point numbers of the right shape. They do not check whether these are logits,
@@ -118,8 +117,7 @@ def scale_mismatch(kind: str, operation: str) -> tuple[str, str] | None:
         )
     if kind == "bce_with_logits" and operation in ("sigmoid", "softmax"):
         return (
-            f"`binary_cross_entropy_with_logits` applies a sigmoid itself, but its input already comes from a "
-            f"{operation}.",
+            f"`binary_cross_entropy_with_logits` applies a sigmoid itself, but its input comes from a {operation}.",
             f"Remove the {operation}, and apply a sigmoid only where you need probabilities.",
         )
     return None

@@ -2,8 +2,7 @@
 
 What you see
     The loss falls, but the accuracy stays poor or depends on the batch size. The model learns which sample of the batch
-    fits a class best, instead of which class fits a sample best. In a batch of one sample, every class gets probability
-    one.
+    fits a class best, instead of which class fits a sample best.
 
 Why it happens
     ``log_softmax`` returns the same shape for every ``dim``, so ``nll_loss`` accepts the result. A wrong ``dim`` is 0
@@ -25,8 +24,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports an ``nll_loss`` whose input is the direct (possibly reshaped) result of a
-    ``log_softmax`` over another dimension than the classes. The linter cannot detect it, because it does not know how
-    many dimensions a tensor has.
+    ``log_softmax`` over another dimension than the classes. The linter does not know how many dimensions a tensor has.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along

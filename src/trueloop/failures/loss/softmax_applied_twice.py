@@ -2,8 +2,7 @@
 
 What you see
     The loss falls slowly and stays high: with ten classes it cannot go below 1.46, however certain the model is. The
-    accuracy still rises, which hides the mistake. The gradients are small, and almost zero if the model is certain,
-    even where it is wrong.
+    gradients are small. The accuracy still rises, which hides the mistake.
 
 Why it happens
     ``cross_entropy`` accepts any numbers as logits and applies ``log_softmax`` to them. Probabilities are all between 0

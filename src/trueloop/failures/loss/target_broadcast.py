@@ -1,8 +1,7 @@
 """Predictions (B, 1) and targets (B,) are broadcast, so every prediction is compared with every target.
 
 What you see
-    A regression model learns to predict the mean of the targets for every input. The loss stays at the variance of the
-    targets.
+    A regression model learns to predict the mean of the targets for every input. The loss stays at their variance.
 
 Why it happens
     The output of ``Linear(n, 1)`` has the shape (B, 1), but the targets of the loader have the shape (B,). PyTorch
@@ -23,8 +22,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss over the shapes (B, 1) and (B,), in either order, if a model was just called
     with B samples. It also reports a loss over one of these shapes and targets of shape (B, B) whose values show that
-    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. This second check runs on the CPU only,
-    for 8 to 1024 samples.
+    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The latter is checked on the CPU only.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html

@@ -2,8 +2,7 @@
 
 What you see
     Training with gradient accumulation gives another loss than training with one large batch. Tokens of long sequences
-    count less than tokens of short ones. The difference grows with the number of accumulated batches and with the
-    amount of padding.
+    count less than tokens of short ones. The difference grows with the amount of padding.
 
 Why it happens
     Each loss is usually divided by the number of accumulated batches. This is exact only if each batch has the same

@@ -22,8 +22,7 @@ When this is fine
     - You register the hook on a tensor, which is freed with its graph.
 
 How it is detected
-    Only the linter finds it, from the source code: each iteration registers a hook on the same module, does not store
-    the handle, and calls a model.
+    Only the linter finds it, from the source code: each iteration registers a hook on the same module without a handle.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html

@@ -24,8 +24,7 @@ How it is detected
     twice, and never called the module itself. It does not check a ``forward`` that calls no submodule with parameters
     (such as that of ``nn.Linear``), a ``forward`` that a library has decorated, and a skipped
     ``DistributedDataParallel`` (DST002 does). The linter warns about a direct call that trains a module and skips a
-    hook that is never removed, or skips ``DistributedDataParallel``. Any other ``model.forward(x)`` outside the
-    module's class is a note.
+    hook that is never removed, or skips ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html

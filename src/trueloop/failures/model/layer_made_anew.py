@@ -2,13 +2,11 @@
 
 What you see
     The model gives different outputs for the same input, also in eval mode. The loss falls little, because the other
-    layers learn to ignore the random layer. A saved model does not contain its weights, or contains those of the last
-    call.
+    layers learn to ignore the random layer. A saved model does not contain its weights.
 
 Why it happens
     PyTorch allows you to create and call a layer anywhere. After each update the layer is deleted together with its
-    gradients. If it is assigned to ``self`` in every call, the model contains the newest layer, but the optimizer was
-    built without it.
+    gradients. If it is assigned to ``self`` in every call, the optimizer does not contain the new layer.
 
 Fix
     Create the layer in ``__init__`` and call it in ``forward``:

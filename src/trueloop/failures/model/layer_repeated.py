@@ -18,8 +18,7 @@ Fix
 
 When this is fine
     - The repeated layer has no weights, such as an activation.
-    - You share the weights on purpose, as in ALBERT: you assign the layer to a variable and write ``[block] * 12``, or
-      you call it in a loop.
+    - You share the weights on purpose, as in ALBERT, and write ``[block] * 12`` or call the layer in a loop.
 
 How it is detected
     Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is

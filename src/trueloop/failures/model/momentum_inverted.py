@@ -1,13 +1,11 @@
 """BatchNorm gets the momentum of another framework, so its running statistics are almost those of the last batch.
 
 What you see
-    Training looks good, but in eval mode the model is much worse, and the validation loss is very noisy, especially
-    with small batches.
+    Training looks good, but in eval mode the model is much worse, and the validation loss is very noisy.
 
 Why it happens
     In PyTorch ``momentum`` is the weight of the new batch, 0.1 by default: ``running = (1 - momentum) * running +
-    momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the old value, 0.99. Both are between 0 and
-    1.
+    momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the old value, 0.99.
 
 Fix
     Pass one minus the value of the other framework:

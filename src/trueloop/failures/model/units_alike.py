@@ -6,8 +6,7 @@ What you see
 
 Why it happens
     Units with equal weights compute the same output. If the next layer also has equal weights for them, they get the
-    same gradient in every update and stay equal. Zeros in two consecutive layers give zero gradients, which GRD006
-    reports.
+    same gradient in every update and stay equal. GRD006 reports zeros in two layers.
 
 Fix
     Keep PyTorch's default initialisation, or use random initial weights:
@@ -18,8 +17,7 @@ Fix
     Use constants for biases, for normalisation layers and for the last layer of a branch.
 
 When this is fine
-    - An output layer, LoRA's second matrix or the end of a residual branch starts with zeros, and its rows get
-      different gradients.
+    - An output layer, LoRA's second matrix or the end of a residual branch starts with zeros.
     - You train a linear model, or outputs with the same targets.
     - Noise or dropout makes the units different, or the layer is frozen.
 

@@ -1,8 +1,7 @@
 """Frozen parameters keep changing, because the optimizer still updates them.
 
 What you see
-    A part of the model was frozen in the middle of a run, but its weights still change, although ``requires_grad`` is
-    False.
+    A part of the model was frozen in the middle of a run (``requires_grad=False``), but its weights still change.
 
 Why it happens
     ``requires_grad_(False)`` stops new gradients, but not the optimizer. The old gradient in ``.grad`` is applied again

@@ -17,8 +17,7 @@ Fix
         # or, for an optimizer that exists already:
         optimizer.add_param_group({"params": list(head.parameters())})
 
-    If a layer should not be trained, freeze it with ``layer.requires_grad_(False)``. This also saves the time and
-    memory for its gradients.
+    If a layer should not be trained, freeze it with ``layer.requires_grad_(False)``. This also saves time and memory.
 
 When this is fine
     - You do not train the first layers of a pretrained model on purpose, without ``requires_grad_(False)``.

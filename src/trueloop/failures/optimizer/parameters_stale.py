@@ -150,9 +150,9 @@ class Detector(BaseDetector):
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
         built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
-            message=f"This {event.optimizer.kind} updates {len(stale)} of its {len(event.parameters)} parameters in "
-            f"vain: no model that is called has them. Meanwhile {first_few(names)} of the model got gradients, but are "
-            "in no optimizer and did not change.",
+            message=f"{len(stale)} of the {len(event.parameters)} parameters of this {event.optimizer.kind} belong to "
+            f"no model that is called and get no gradients. Meanwhile {first_few(names)} of the model got gradients, "
+            "but are in no optimizer and did not change.",
             location=event.location,
             related=((built, "the optimizer was built here"),) if built is not None else (),
         )

@@ -1,8 +1,7 @@
 """The same optimizer is built again and again, and each time its momentum and running averages are lost.
 
 What you see
-    The loss jumps at the start of each epoch and then recovers. Adam's first steps, which are especially large, are
-    repeated in each epoch.
+    The loss jumps at the start of each epoch and then recovers. Adam repeats its large first steps.
 
 Why it happens
     The optimizer is built inside the loop over epochs, or in a function that trains one epoch. A new optimizer is

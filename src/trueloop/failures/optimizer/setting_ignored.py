@@ -1,8 +1,7 @@
 """A setting such as ``optimizer.lr`` is assigned, but the optimizer does not read this attribute.
 
 What you see
-    A learning rate decay, a warm-up or a new weight decay has no effect: the optimizer does not use the value that the
-    program sets.
+    A learning rate decay, a warm-up or a new weight decay that the program sets has no effect.
 
 Why it happens
     A PyTorch optimizer reads its settings only from ``optimizer.param_groups``. ``optimizer.lr = ...`` creates a new

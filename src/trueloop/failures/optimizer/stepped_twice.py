@@ -9,8 +9,7 @@ Why it happens
     ``scaler.step(optimizer)`` and another one in the loop, or two optimizers share some parameters.
 
 Fix
-    Step once per update. Pass shared parameters to one optimizer only, or call ``zero_grad()`` and ``backward()``
-    between the two steps.
+    Step once per update. Pass shared parameters to one optimizer only, or compute new gradients between the steps.
 
         loss.backward()
         optimizer.step()

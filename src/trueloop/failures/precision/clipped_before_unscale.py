@@ -1,8 +1,7 @@
 """Gradients are clipped while they are still multiplied by GradScaler's factor.
 
 What you see
-    With float16 mixed precision the loss falls as slowly as with a tiny learning rate. Without mixed precision the same
-    settings work.
+    With float16 mixed precision the loss falls as slowly as with a tiny learning rate. In float32 training works.
 
 Why it happens
     GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients by it inside

@@ -18,8 +18,8 @@ When this is fine
     - The code must run with PyTorch older than 2.3, which has no ``torch.amp.GradScaler``.
 
 How it is detected
-    Only the linter finds it, from the source code, and only if you select this rule. The results are the same, so this
-    is a note.
+    Only the linter finds it, from the source code, and only if you select this rule. This is a note, because the
+    results are the same.
 
 References
     torch.amp, https://docs.pytorch.org/docs/stable/amp.html

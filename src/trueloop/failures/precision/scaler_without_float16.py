@@ -17,8 +17,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports an enabled scaler that scaled a loss whose model ran under autocast with bfloat16.
-    The linter reports a scaler without ``enabled`` that scales a loss whose models are called only under an autocast
-    with bfloat16.
+    The linter reports a scaler without ``enabled`` if the models are called only under an autocast with bfloat16.
 
 References
     PyTorch documentation "Automatic Mixed Precision package", section on gradient scaling,

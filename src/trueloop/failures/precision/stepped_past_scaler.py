@@ -2,8 +2,7 @@
 
 What you see
     With SGD, training diverges immediately. With Adam it is hard to notice, because Adam's updates hardly depend on the
-    size of the gradients: only ``eps``, clipping and weight decay act differently, and steps with infinite gradients
-    are not skipped.
+    size of the gradients: only ``eps``, clipping, weight decay and infinite gradients make a difference.
 
 Why it happens
     The scaler multiplied the loss by a large factor, such as 65536. Only ``scaler.step(optimizer)`` divides the

@@ -6,8 +6,7 @@ What you see
 
 Why it happens
     Autocast converts each weight to the lower precision once, and keeps this copy until its ``with`` block ends. A step
-    changes the weight but not the copy. If one ``with`` block contains the whole loop, every forward pass uses the
-    copies of the first weights.
+    changes the weight but not the copy. In a ``with`` block around the loop, every forward pass uses the first copies.
 
 Fix
     Put the ``with`` block inside the loop, around the forward pass and the loss only.

@@ -26,7 +26,7 @@ How it is detected
     passes are accumulated per update. It reports the scheduler if its length is a whole number of epochs when counted
     in updates but not in micro-batches, or if the scheduler is past its end while the updates are far from it. The
     linter reports a length that is divided by the K of ``if i % K == 0: optimizer.step()``, if the scheduler is stepped
-    outside this condition.
+    outside it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate

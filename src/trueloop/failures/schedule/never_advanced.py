@@ -5,8 +5,7 @@ What you see
     uses only a small part of the intended learning rate.
 
 Why it happens
-    A scheduler sets the first learning rate when it is built, and changes it only in ``step()``. PyTorch does not warn
-    if ``step()`` is never called.
+    A scheduler changes the learning rate only in ``step()``. PyTorch does not warn if ``step()`` is never called.
 
 Fix
     Call ``scheduler.step()`` at the end of each epoch if the scheduler's length is counted in epochs, or after each
@@ -26,8 +25,7 @@ How it is detected
     In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, if no file of the program
     contains a call of ``step()`` that may belong to the scheduler. It does not check notebooks, because the next cell
     may contain the call. The linter reports a scheduler that is only read, saved or passed to functions that do not
-    step it, if no other scheduler of the optimizer is stepped. A scheduler that is unused on purpose is reported too,
-    so this is a warning.
+    step it, if no other scheduler of the optimizer is stepped. It may be intended, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate

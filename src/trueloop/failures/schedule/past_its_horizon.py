@@ -7,8 +7,7 @@ What you see
 
 Why it happens
     A cosine is periodic, so the learning rate rises again after ``T_max`` steps. Most schedulers raise no error after
-    their end. It happens if ``T_max`` is counted in epochs but the scheduler is stepped once per batch, or if you train
-    for more epochs than planned.
+    their end. A common cause is that ``T_max`` is counted in epochs but the scheduler is stepped once per batch.
 
 Fix
     Set the length of the schedule to the number of ``scheduler.step()`` calls in the run.

@@ -1,14 +1,12 @@
 """Updates are made with a learning rate of zero or almost zero.
 
 What you see
-    The loss does not change at all in the first epoch, or no longer changes from some epoch on. Later, training may
-    continue normally.
+    The loss does not change at all in the first epoch, or no longer changes from some epoch on.
 
 Why it happens
     Zero is a valid learning rate. A warm-up that begins at 0 wastes one update if it is stepped once per update, but a
     full epoch if it is stepped once per epoch. An integer division in the warm-up makes this longer. A decay that is
-    counted in epochs, such as ``StepLR(step_size=30)``, reaches almost zero in the first epoch if it is stepped once
-    per batch.
+    counted in epochs, such as ``StepLR(step_size=30)``, is almost zero after one epoch if it is stepped per batch.
 
 Fix
     Begin the warm-up above zero and step it once per update. Step a schedule that is counted in epochs once per epoch.

@@ -1,8 +1,7 @@
 """``scheduler.step()`` runs before the first ``optimizer.step()``, so every learning rate is used one epoch too early.
 
 What you see
-    The first learning rate is never used: training begins with the second value of the schedule. PyTorch warns once,
-    and many programs hide warnings.
+    The first learning rate is never used: training begins with the second value of the schedule. PyTorch warns once.
 
 Why it happens
     A scheduler sets the first learning rate when it is built, and ``step()`` means that an epoch (or an update) is
@@ -24,8 +23,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a line that stepped the scheduler before the first update of its optimizer, with no
     gradients that waited for a step, and ran again after updates. The linter reports a loop that steps a known kind of
-    scheduler before the first update in every iteration. A schedule that counts from 1 on purpose is reported too, so
-    this is a warning.
+    scheduler before the first update in every iteration. It may be intended, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate

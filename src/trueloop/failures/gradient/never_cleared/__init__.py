@@ -1,8 +1,7 @@
 """``zero_grad()`` is not called between two steps, so ``backward()`` adds to gradients that a step has already used.
 
 What you see
-    The loss falls at first, then goes up and down or diverges. The gradient norm grows from update to update. A smaller
-    learning rate seems to help.
+    The loss falls at first, then goes up and down or diverges. The gradient norm grows from update to update.
 
 Why it happens
     ``backward()`` adds the new gradients to ``.grad``, so that several batches can share a step. PyTorch cannot know

@@ -1,12 +1,10 @@
 """The autograd graphs of past updates stay in memory, so memory grows with every update.
 
 What you see
-    Memory grows slowly and steadily. After hours the process or the GPU runs out of memory. Training becomes slower and
-    slower.
+    Memory grows slowly and steadily, until the process or the GPU runs out of memory. Training becomes slower.
 
 Why it happens
-    A loss refers to the graph of all operations that computed it. If you store the loss in a list or add it to a sum,
-    this graph stays in memory too.
+    A loss refers to the graph of its operations. If you store the loss or add it to a sum, the graph stays in memory.
 
 Fix
     Store numbers instead of tensors with a graph.
@@ -15,8 +13,7 @@ Fix
         losses.append(loss.detach())
         hidden = hidden.detach()  # between two parts of a long sequence
 
-    Evaluate, and average weights, under ``torch.no_grad()``. The linter's fix detaches a tensor, so it needs
-    ``--unsafe-fixes``.
+    Evaluate, and average weights, under ``torch.no_grad()``. The linter's fix needs ``--unsafe-fixes``.
 
 When this is fine
     - You store ``loss.item()`` or ``loss.detach()``, which have no graph.

@@ -1,13 +1,11 @@
 """``ReduceLROnPlateau`` has ``mode="max"`` for a loss, or ``mode="min"`` for an accuracy.
 
 What you see
-    The learning rate is reduced again and again although training goes well. Soon it is so low that the loss hardly
-    changes.
+    The learning rate is reduced again and again although training goes well, until the loss hardly changes.
 
 Why it happens
     The scheduler does not know whether a higher or a lower value is better. With the wrong mode every better value
-    counts as no improvement, and after more than ``patience`` such values the learning rate is reduced. The default
-    mode is "min".
+    counts as no improvement, and after more than ``patience`` such values the learning rate is reduced.
 
 Fix
     Use "min" for a value that should fall and "max" for a value that should rise.
@@ -21,8 +19,7 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code, if the mode is known and the value is certainly the sum or mean of a
-    PyTorch loss or of correct predictions. A run cannot show it: a falling value with ``mode="max"`` may also be a
-    score that really gets worse.
+    PyTorch loss or of correct predictions. A run cannot show it: a score may fall, too.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
