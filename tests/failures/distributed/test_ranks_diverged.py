@@ -284,7 +284,7 @@ def test_run_accepts_correct_scripts(ran, name):
 def test_the_message_names_the_last_equal_update(ran):
     result = ran["a step that one rank leaves out"][0]
     assert result.messages[0].endswith("; they were equal after 4 updates.")
-    assert re.search(r"\(\d of 6 parameters, by up to \d", result.messages[0])
+    assert re.search(r"\(\d of 6 parameters differ, by up to \d", result.messages[0])
 
 
 def test_the_diverging_rank_of_three_is_named(on_ranks):

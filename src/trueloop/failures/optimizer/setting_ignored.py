@@ -118,7 +118,7 @@ def _target_kind(assignment: Op) -> str:
 
 
 def _owner(assignment: Op) -> AbstractValue:
-    """Return the optimizer or the scheduler that an assignment changes, as far as it is known."""
+    """Return the optimizer or the scheduler that an assignment changes."""
     subject = assignment.subject
     if assignment.kind is OpKind.SET_ATTRIBUTE:
         return subject
