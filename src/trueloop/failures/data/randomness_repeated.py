@@ -1,4 +1,4 @@
-"""Augmentation draws the same random numbers for every sample, worker or epoch.
+"""Augmentation uses the same random numbers for every sample, worker or epoch.
 
 What you see
     Augmentation helps less than it should, as if there were only a handful of crops and flips. With more workers the

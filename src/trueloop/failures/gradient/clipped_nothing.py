@@ -136,9 +136,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             start, end = source.text.span(value)
             fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, description="Store a list")
         fixed.add(id(value))
-        why = "the optimizer" if consumer is not None else "the first iteration"
+        cause = "the optimizer" if consumer is not None else "the first iteration"
         yield Hit(
-            message=f"Nothing is clipped: `{dotted_name(argument)}` is a generator, and {why} has exhausted it.",
+            message=f"Nothing is clipped: `{dotted_name(argument)}` is a generator, and {cause} has exhausted it.",
             node=clip.node,
             related=((binding, "the generator"), *(((consumer.node, "exhausted here"),) if consumer else ())),
             fix=fix,

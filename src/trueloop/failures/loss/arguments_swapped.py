@@ -82,12 +82,12 @@ class Detector(BaseDetector):
         self._unread |= event.input_is_binary is None
         if not event.input_is_binary and not event.target_outside_unit_interval:
             return None
-        why = (
+        reason = (
             "its input consists of zeros and ones" if event.input_is_binary else "its target has values outside 0 to 1"
         )
         return Evidence(
             message=f"`{event.function}` got prediction and target swapped: only its target was computed with "
-            f"gradients, and {why}.",
+            f"gradients, and {reason}.",
             location=event.location,
         )
 

@@ -131,10 +131,10 @@ def _owner(assignment: Op) -> AbstractValue:
 
 
 def _is_from_pytorch(owner: AbstractValue) -> bool:
-    ways = list(owner.alternatives())
+    alternatives = list(owner.alternatives())
     package = {ValueKind.OPTIMIZER: "torch.optim", ValueKind.SCHEDULER: "torch.optim.lr_scheduler"}.get(owner.kind)
     plain = package is not None and MANAGED not in owner.facts
-    return plain and all(each.name.rpartition(".")[0] == package for each in ways)
+    return plain and all(each.name.rpartition(".")[0] == package for each in alternatives)
 
 
 def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
@@ -156,8 +156,10 @@ def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
 def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
     """Return True where the defaults may be used, for a new group or another optimizer."""
     statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
-    mine = [s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))]
-    within = {id(each) for statement in mine for each in ast.walk(statement)}
+    own_statements = [
+        s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))
+    ]
+    within = {id(each) for statement in own_statements for each in ast.walk(statement)}
     named = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in within)
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in named)
 

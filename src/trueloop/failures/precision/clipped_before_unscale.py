@@ -130,12 +130,14 @@ def _can_be_enabled(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
     conditions = set[str]()
     if enabled is not None and enabled.constant() is not True and enabled.node is not None:
         conditions = _names_read(enabled.node)
-    mine = {id(each.node) for each in clip.branches}
+    clip_branches = {id(each.node) for each in clip.branches}
     conditions |= {
-        word for each in backward.branches if id(each.node) not in mine for word in _condition_names(each.node)
+        word for each in backward.branches if id(each.node) not in clip_branches for word in _condition_names(each.node)
     }
-    theirs = {id(each.node) for each in backward.branches}
-    return not any(_condition_names(each.node) & conditions for each in clip.branches if id(each.node) not in theirs)
+    backward_branches = {id(each.node) for each in backward.branches}
+    return not any(
+        _condition_names(each.node) & conditions for each in clip.branches if id(each.node) not in backward_branches
+    )
 
 
 def _condition_names(node: ast.AST) -> set[str]:

@@ -125,9 +125,9 @@ def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
     """Return the updates in the loop that steps the scheduler; [] where an inner loop also steps it."""
     loop, scheduler = advance.loops[-1], advance.subject
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.SCHEDULER_STEP, root=advance.entry_point)
-    mine = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
+    updates = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
     other = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_alias(scheduler)]
-    return mine if all(each.loops[-1].node is loop.node for each in other) else []
+    return updates if all(each.loops[-1].node is loop.node for each in other) else []
 
 
 def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:

@@ -125,12 +125,12 @@ class Detector(BaseDetector):
         is_settled = counts.irregular or event.scheduler in self._reported or event.kind not in ENDING
         if is_settled or counts.windows < 2 or event.planned_steps is None:
             return None
-        why = self._describe_length_in_updates(event.planned_steps, counts.size) or _describe_past_end(event, counts)
-        if not why:
+        reason = self._describe_length_in_updates(event.planned_steps, counts.size) or _describe_past_end(event, counts)
+        if not reason:
             return None
         self._reported.add(event.scheduler)
         return Evidence(
-            message=f"{event.kind} is stepped once per micro-batch, {counts.size} times per update: {why}.",
+            message=f"{event.kind} is stepped once per micro-batch, {counts.size} times per update: {reason}.",
             location=event.location,
             related=((counts.step_location, "the update"),) if counts.step_location else (),
             first_update=0,
@@ -179,10 +179,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         size = iterations_per_step(steps[0], loop) if steps else None
-        mine = any(
+        is_own = any(
             each.may_alias(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
         )
-        if size is None or not mine or any(iterations_per_step(each, loop) is not size for each in steps):
+        if size is None or not is_own or any(iterations_per_step(each, loop) is not size for each in steps):
             continue
         if any(unit_exponent(each, size) == -1 for each in schedule_lengths(scheduler)):
             yield Hit(

@@ -183,25 +183,27 @@ def _first_update(source: SourceFile, advance: Op) -> Op | None:
 def _makes_unknown(operation: Op, advance: Op) -> bool:
     """Return True for operations after which the state of scheduler and optimizer is unknown."""
     scheduler = advance.subject
-    mine = operation.subject.may_alias(scheduler)
+    is_same_scheduler = operation.subject.may_alias(scheduler)
     match operation.kind:
         case OpKind.ESCAPE:
             return any(
                 each.may_alias(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0])
             )
         case OpKind.LOAD_STATE_DICT:
-            return mine and not operation.branches
+            return is_same_scheduler and not operation.branches
         case _:
-            return operation.kind is OpKind.SCHEDULER_STEP and mine and operation.index < advance.index
+            return operation.kind is OpKind.SCHEDULER_STEP and is_same_scheduler and operation.index < advance.index
 
 
 def _always_precedes(advance: Op, step: Op) -> bool:
     """Return True where the scheduler step precedes the update under all conditions around the two."""
     loop = advance.loops[-1]
-    mine, theirs = ([each.condition_key() for each in one.conditions(loop)] for one in (advance, step))
-    if len(step.loops) == len(advance.loops) and any(each not in mine for each in theirs):
+    advance_conditions, step_conditions = (
+        [each.condition_key() for each in one.conditions(loop)] for one in (advance, step)
+    )
+    if len(step.loops) == len(advance.loops) and any(each not in advance_conditions for each in step_conditions):
         return False
-    return all(each in theirs or each == (ast.dump(advance.node.func.value), 0) for each in mine)
+    return all(each in step_conditions or each == (ast.dump(advance.node.func.value), 0) for each in advance_conditions)
 
 
 RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)

@@ -128,10 +128,10 @@ def _is_number(value: ast.AST | None) -> bool:
 
 def share_graph(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
     """Return True where the graphs of two values may overlap in more than models and data."""
-    mine = {
+    own_values = {
         id(each)
         for each in one.autograd_graph()
         if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)
     }
     data = {id(each.iterable) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
-    return any(id(each) in mine - data for other in others for each in other.autograd_graph())
+    return any(id(each) in own_values - data for other in others for each in other.autograd_graph())
