@@ -21,8 +21,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a line that creates its third scaler, if there were updates in between, but no
-    optimizer was built and no state was loaded. The linter reports a scaler that is created in a loop outside which its
-    optimizer is built.
+    optimizer was built and no state was loaded. The linter reports a scaler that is created inside a loop, if its
+    optimizer is built outside the loop.
 
 References
     torch.amp.GradScaler, https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler

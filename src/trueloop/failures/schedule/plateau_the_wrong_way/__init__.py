@@ -19,7 +19,7 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code, if the mode is known and the value is certainly the sum or mean of a
-    PyTorch loss or of correct predictions. A run cannot show it: a score may fall, too.
+    PyTorch loss or of correct predictions. In a run, a falling value may also be a bad score.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
