@@ -97,7 +97,7 @@ def test_explain_prints_the_page(entry: Entry, capsys: pytest.CaptureFixture[str
     for descriptions in (entry.failure.title, entry.failure.fix, *SECTIONS):
         assert " ".join(descriptions.split()) in output
     if entry.failure.detector is None:
-        assert "text only" in output or "found by trueloop doctor" in output, (
+        assert "Only the linter finds it" in output or "found by trueloop doctor" in output, (
             "the page states how the failure is detected"
         )
 

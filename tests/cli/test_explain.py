@@ -83,7 +83,7 @@ def test_a_traceback_behind_a_pipe_is_answered_with_the_users_line(
         "Tensor shapes do not match · train.py:12 in forward · shape-mismatch",
     ]
     assert any(line.startswith("  fix: ") for line in lines)
-    assert "  The shapes of two tensors do not fit the operation." in lines, "the page"
+    assert "  The shapes of two tensors do not match in an operation." in lines, "the page"
 
 
 def test_what_is_read_is_passed_on_where_that_is_asked_for(

@@ -193,7 +193,7 @@ def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], m
     assert report["problems"] == []
     (found,) = report["findings"]  # of both ranks, or of the one that read last
     assert (found["code"], found["line"], found["first_update"]) == ("DST001", 12, 0)
-    assert found["message"].startswith("After 1 update ranks 0 and 1 hold different values of ")
+    assert found["message"].startswith("Ranks 0 and 1 have different values of ")
     assert not list(folder.glob("trueloop-*"))
 
 

@@ -22,7 +22,7 @@ class BaseDetector(ABC):
     subscribes_to: ClassVar[tuple[type[Event], ...]]
     """Event types that `observe` receives."""
     activated_by = ()
-    """Types of ``subscribes_to`` that activate the detector: it receives no event before the first of them. () = active
+    """Event types that activate the detector: it receives no event before the first event of these types. () = active
     from the start."""
 
     @abstractmethod
@@ -30,25 +30,25 @@ class BaseDetector(ABC):
         """Process one event of ``subscribes_to``; return the evidence that is now certain, once per cause."""
 
     def inconclusive(self) -> str:
-        """Return why the events so far do not allow the verdict "passed"; "" where they do."""
+        """Return the reason why the events so far do not allow the verdict "passed"; "" where they allow it."""
         return ""
 
 
 class Rule(NamedTuple):
-    """Finds one failure in the text of a program."""
+    """Finds one failure in the source code of a program."""
 
     required_words: tuple[str, ...]
-    """Words that every affected text contains ("a|b": one of them); files without them are skipped."""
+    """Words that every affected file contains ("a|b": one of them); files without them are skipped."""
     find: Callable[[SourceFile], Iterable[Hit]]
-    """Yields only what no correct program does, and nothing where the text is not conclusive."""
+    """Function that yields only what no correct program does, and nothing where the source code is not conclusive."""
     opt_in: bool = False
-    """The rule runs only if it is selected: it is a matter of style."""
+    """The rule runs only if it is selected, because it is a matter of style."""
 
     def may_match(self, contains: Callable[[str], bool]) -> bool:
-        """Return True where a text has all `required_words`.
+        """Return True where a file contains all `required_words`.
 
         Args:
-            contains: tells whether the text contains a word.
+            contains: returns True for a word that the file contains.
         """
         return all(
             contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words
@@ -57,10 +57,10 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One entry of the catalogue. Family and slug are those of its file: ``gradient/never_cleared.py``."""
+    """One entry of the catalogue. Its file names its family and slug: ``gradient/never_cleared.py``."""
 
     code: str
-    """Three letters for the family and three digits: "GRD001"."""
+    """Code of three letters for the family and three digits: "GRD001"."""
     title: str
     severity: Severity
     bad: str
@@ -68,7 +68,7 @@ class Failure:
     good: str
     """Corrected version of ``bad``."""
     fix: str
-    """The fix in one sentence."""
+    """One sentence that says how to fix the failure."""
     rule: Rule | None = None
     detector: Callable[[], BaseDetector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
@@ -76,14 +76,14 @@ class Failure:
     checked_by_doctor: bool = False
     """True where `trueloop doctor` checks for it before a run."""
     doc: str = ""
-    """Text of the page, in the sections of `load.SECTIONS`; `load` takes it from the docstring of the file."""
+    """Text of the page with the sections of `load.SECTIONS`; `load` reads it from the docstring of the file."""
 
 
 def changed(script: str, replacements: Mapping[str, str]) -> str:
-    """Return a script with some of its text replaced: how ``good`` follows from ``bad``.
+    """Return a script with some parts replaced, such as ``good`` from ``bad``.
 
     Raises:
-        ValueError: a text to replace does not occur exactly once.
+        ValueError: a part to replace does not occur exactly once.
     """
     for old, new in replacements.items():
         if script.count(old) != 1:

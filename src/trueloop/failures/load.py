@@ -35,7 +35,7 @@ FAMILIES: Final[Mapping[str, str]] = {
 PYTORCH_ERRORS: Final = "pytorch_errors"
 """Package of the errors that PyTorch itself raises: one file each, no family."""
 ENTRY_POINT_GROUP = "trueloop.failures"
-"""Entry points of this group name packages with the same layout as this one."""
+"""Entry points of this group name packages with the same layout as this package."""
 SECTIONS: Final = ("What you see", "Why it happens", "Fix", "When this is fine", "How it is detected", "References")
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
 
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
     @property
     def page(self) -> str:
-        """Path of its page in the documentation: "failures/never-cleared.html"."""
+        """Path of the failure's page in the documentation: "failures/never-cleared.html"."""
         return f"failures/{self.slug}.html"
 
 

@@ -24,13 +24,13 @@ class TensorDescription:
     grad_fn: str = ""
     """"ReluBackward0"; "" = none."""
     module_role: str = ""
-    """Role in the module that owns it: "parameter", "buffer", "attribute" (which ``.to()`` does not move)."""
+    """Role of the tensor in its module: "parameter", "buffer", "attribute" (which ``.to()`` does not move)."""
     name: str = ""
     """Parameter name in the model: "encoder.0.weight"."""
     created_at: SourceLocation | None = None
-    """User line that created it or loaded it from a loader; None where that is not certain."""
+    """User line that created the tensor or loaded it from a loader; None where it is not certain."""
     created_by: str = ""
-    """Outermost call of that line: "detach", "cross_entropy"; "for" = loop variable; "" = anything else."""
+    """Outermost call of the line that created the tensor: "detach"; "for" = loop variable; "" = anything else."""
     argument_name: str = ""
     """Name of the argument in the failing operation: "input", "target"."""
     version: int = 0
@@ -52,16 +52,16 @@ class TensorDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleDescription:
-    """The innermost module whose forward was running."""
+    """The innermost module whose ``forward`` was running."""
 
     class_name: str
     """"Linear"."""
     path: str
-    """Path within the model: "encoder.0"; "" = the model itself."""
+    """Path of the module in the model: "encoder.0"; "" = the model itself."""
     model_class: str
     """Class name of the model."""
     int_attributes: Mapping[str, int]
-    """Integer attributes of the module: in_features, num_embeddings ..."""
+    """Integer attributes of the module, such as in_features and num_embeddings."""
     created_at: SourceLocation | None = None
 
     def __str__(self) -> str:
@@ -74,20 +74,20 @@ class RecentEvents:
 
     update: int = 0
     last_backward: SourceLocation | None = None
-    """Line of the latest backward that returned."""
+    """Line of the latest ``backward()`` that returned."""
     last_step: SourceLocation | None = None
     """Line of the latest optimizer step."""
     step_after_forward: bool = False
-    """The latest step came after the latest forward."""
+    """The latest step came after the latest forward pass."""
     forward_after_backward: bool = False
-    """A model was called after the latest backward."""
+    """A model was called after the latest backward pass."""
     grad_mode: bool | None = None
-    """False = every forward since the latest backward ran with gradients disabled."""
+    """False = every forward pass since the latest backward pass ran with gradients disabled."""
     inference_mode: bool = False
     last_forward: SourceLocation | None = None
-    """Line of the latest forward."""
+    """Line of the latest forward pass."""
     frozen_model: str = ""
-    """Class name of a model, where no parameter of any called model requires a gradient."""
+    """Class name of a model if no parameter of any called model requires a gradient; otherwise ""."""
     found_codes: frozenset[str] = frozenset()
     """Codes of the failures found in this run."""
 
@@ -107,17 +107,17 @@ class RaisedError:
     tensors: tuple[TensorDescription, ...] = ()
     """Tensor arguments of the failing operation."""
     backward_roots: tuple[TensorDescription, ...] = ()
-    """Tensors that the backward started from."""
+    """Tensors that the backward pass started from."""
     running_module: ModuleDescription | None = None
     inplace_operations: tuple[SourceLocation, ...] = ()
-    """In-place operations in the functions of the traceback and in the forwards of models."""
+    """In-place operations in the functions of the traceback and in the ``forward`` methods of models."""
     inplace_modules: tuple[str, ...] = ()
     """Modules with ``inplace=True``: "relu1 (ReLU)"."""
     leaves: tuple[TensorDescription, ...] = ()
-    """Parameters and other leaves that the backward would have reached."""
+    """Parameters and other leaves that the backward pass would have reached."""
     freed_graph: str = ""
-    """Part of the graph that an earlier backward freed: "same" = all, from the same root; "all"; "part"; "" = none or
-    unknown."""
+    """Part of the graph that an earlier backward pass freed: "same" = all, from the same root; "all"; "part"; "" = none
+    or unknown."""
     freed_operation: str = ""
     """Operation at the end of the freed part: "TanhBackward0"."""
     recent: RecentEvents = field(default_factory=RecentEvents)
@@ -125,14 +125,14 @@ class RaisedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of one error."""
+    """The meaning and the fix of one error."""
 
     meaning: str
-    """What happened, with the numbers of this case."""
+    """Description of the problem with the numbers of this error."""
     fix: str
-    """What to change in this case."""
+    """Description of the change that fixes this error."""
     tensor: TensorDescription | None = None
-    """The offending tensor."""
+    """The tensor that causes the error."""
     related: tuple[tuple[SourceLocation, str], ...] = ()
     """Other relevant lines with a label each."""
 
@@ -146,7 +146,7 @@ class KnownError:
     message_patterns: tuple[str, ...]
     """Regular expressions; one of them matches at the start of the message."""
     explain: Callable[[RaisedError, re.Match[str]], Explanation | None]
-    """Returns None where the error is of another kind."""
+    """Function that explains an error; it returns None where the error is of another kind."""
 
     def match(self, message: str) -> re.Match[str] | None:
         """Return the match of a pattern with the message, with or without the operation that newer versions prepend.

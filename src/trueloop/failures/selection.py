@@ -65,7 +65,7 @@ def get_failure(code_or_slug: str) -> Entry:
     """Return the failure with this code or slug.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: no failure has this code or slug.
     """
     entry = find_failure(code_or_slug.replace("_", "-"))
     if entry is None:

@@ -66,16 +66,16 @@ PIECE_DESCRIPTIONS: Final[Mapping[Piece, str]] = {
     Piece.SCHEDULER_STEP: "schedule",
     Piece.SCHEDULER: "schedule",
     Piece.ZERO_GRAD: "line that clears gradients",
-    Piece.KEEP_BEST: "line that keeps the best weights",
+    Piece.KEEP_BEST: "line that stores the best weights",
 }
 
 
 class CannotInject(TrueloopError):
-    """Raised where the loop lacks what an injection changes.
+    """Raised where the loop has no piece that an injection could change.
 
     Args:
-        what: sentence that names what the loop lacks.
-        settings: fields of the simulation with values that would add it.
+        what: sentence that names the missing piece.
+        settings: fields of the simulation with the values that would add the piece.
     """
 
     def __init__(self, what: str, *, fix: str = "", **settings: Any) -> None:
@@ -88,9 +88,9 @@ class ChangedLine(NamedTuple):
     """A line that an injected failure removed, added or changed."""
 
     line: int
-    """Line number in the current text, from 1; for a removed line, that of the line in its position."""
+    """Line number in the current text, from 1; for a removed line, the number of the line in its position."""
     kind: str
-    """ "left out", "added" or "changed"."""
+    """Kind of the change: "left out", "added" or "changed"."""
     before: str
     """Original line; "" for an added line."""
     after: str
@@ -153,7 +153,7 @@ class TeachingLoop:
         """Change some characters of one piece.
 
         Raises:
-            CannotInject: they do not stand there, since another failure has changed the same lines.
+            CannotInject: the piece does not contain these characters, since another failure has changed the lines.
         """
         piece = self.pieces.get(where, "")
         self._require_piece(where)
@@ -177,15 +177,15 @@ class TeachingLoop:
         self.pieces[where] = "\n".join(lines)
 
     def require(self, holds: bool, what: str, **settings: Any) -> None:
-        """Say what a failure needs to be possible at all.
+        """Check a condition without which a failure is not possible.
 
         Args:
-            holds: the loop has it.
-            what: what it lacks otherwise, as a sentence.
-            settings: what to set so that it has it.
+            holds: True if the loop fulfils the condition.
+            what: sentence that names what the loop lacks otherwise.
+            settings: fields of the simulation with the values that would fulfil the condition.
 
         Raises:
-            CannotInject: it does not hold.
+            CannotInject: the loop does not fulfil the condition.
         """
         if not holds:
             raise CannotInject(what, **settings)
@@ -230,12 +230,12 @@ class TeachingLoop:
     def _require_piece(self, piece: Piece) -> None:
         if not self.pieces.get(piece):
             description, settings = PIECE_DESCRIPTIONS.get(piece, piece.value), PIECE_SETTINGS.get(piece, {})
-            why = (
+            reason = (
                 f"This loop has no {description}."
                 if settings
                 else f"Another failure has already removed the {description}."
             )
-            raise CannotInject(why, **settings)
+            raise CannotInject(reason, **settings)
 
     def _list_containing(self, operation: Piece) -> list[Piece]:
         orders = (self.each_epoch, self.each_batch, self.each_window, self.after_epoch)

@@ -84,8 +84,8 @@ def test_a_message_alone_is_recognized(kind: str):
 @pytest.mark.parametrize(
     ("raising", "meaning", "fix"),
     [
-        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "Rows of 3 numbers arrive at a matrix that takes 4,", "=3"),
-        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "takes 3 channels, but the input of shape (2, 1, 8", "=1"),
+        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "The input has 3 features, but the layer expects 4", "=3"),
+        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "expects 3 channels, but the input of shape (2, 1", "=1"),
         (lambda: nn.functional.cross_entropy(torch.ones(6, 2), torch.zeros(2).long()), "6 predictions for 2", "flat"),
         (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "different shapes: (2, 3) and (4)", "collate_fn"),
     ],

@@ -99,4 +99,4 @@ def test_run_reports_the_marked_line(run_reports, name):
     (found,) = run_reports(HEAD + FAULTY[name]).findings
     assert "strict=False loaded nothing" in found.message
     if "prefix too" in name:
-        assert ("Remove 'model.' from" if "many" in name else "Put 'model.' before") in found.fix
+        assert ("Remove 'model.' from" if "many" in name else "Add 'model.' before") in found.fix

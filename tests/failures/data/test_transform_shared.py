@@ -213,7 +213,7 @@ def test_lint_accepts_correct_scripts(lint_is_clean, name):
 def test_the_message_names_both_values(lint_reports):
     first, second = (lint_reports(HEAD + FAULTY[name])[0] for name in list(FAULTY)[:2])
     assert first.message == (
-        "`train.dataset` and `val.dataset` are one object: its transform becomes `plain` for all of them, and "
+        "`train.dataset` and `val.dataset` are the same object: all parts get the transform `plain`, and "
         "`augment` is never used."
     )
     assert second.message == first.message

@@ -220,7 +220,8 @@ def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert result.found == expected(HEAD + FAULTY[name]), result.messages
-        assert result.messages[0].startswith("Ranks 0 and 1 train on the same batches: in all 4 updates that were ")
+        assert result.messages[0].startswith("Ranks 0 and 1 train on the same batches: their inputs and ")
+        assert "equal in all 4 updates that were " in result.messages[0]
 
 
 @pytest.mark.parametrize("name", CORRECT)

@@ -53,21 +53,21 @@ for epoch in range(2):
 FAULTY = {
     "in order": (
         "held_out = shared(held_out_set, shuffle=False)" + LOOP,
-        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
+        "has 21 samples, but its DistributedSampler returns 22 to 2 processes, 1 of them twice",
     ),
     "four processes, a subset": (
         "held_out = shared(Subset(held_out_set, range(9)), 4, shuffle=False)" + LOOP,
-        "has 9 samples, but its DistributedSampler yields 12 over 4 processes, 3 of them twice",
+        "has 9 samples, but its DistributedSampler returns 12 to 4 processes, 3 of them twice",
     ),
     "within a batch sampler": (
         "inner = DistributedSampler(held_out_set, 2, 0, shuffle=False)\n"
         "held_out = DataLoader(held_out_set, batch_sampler=torch.utils.data.BatchSampler(inner, 8, False))  # here"
         + LOOP,
-        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
+        "has 21 samples, but its DistributedSampler returns 22 to 2 processes, 1 of them twice",
     ),
     "left out instead": (
         "held_out = shared(held_out_set, 4, shuffle=False, drop_last=True)" + LOOP,
-        "has 21 samples, but its DistributedSampler yields 20 over 4 processes and omits 1",
+        "has 21 samples, but its DistributedSampler returns 20 to 4 processes and leaves out 1",
     ),
     "a class, two optimizers, at the end": (
         """
@@ -89,7 +89,7 @@ for number, (a, b) in enumerate(train):
             each.zero_grad()
 Test(held_out_set).run()
 """,
-        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
+        "has 21 samples, but its DistributedSampler returns 22 to 2 processes, 1 of them twice",
     ),
 }
 

@@ -269,7 +269,7 @@ def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert result.found == expected(HEAD + FAULTY[name]), result.messages
-        assert "ranks 0 and 1 hold different values of " in result.messages[0]
+        assert "Ranks 0 and 1 have different values of " in result.messages[0]
 
 
 @pytest.mark.parametrize("name", CORRECT)
@@ -283,8 +283,8 @@ def test_run_accepts_correct_scripts(ran, name):
 
 def test_the_message_names_the_last_equal_update(ran):
     result = ran["a step that one rank leaves out"][0]
-    assert result.messages[0].endswith("; after 4 updates they were equal.")
-    assert re.search(r"\(\d of 6 parameters, by up to \d", result.messages[0])
+    assert result.messages[0].endswith("; they were equal after 4 updates.")
+    assert re.search(r"\(\d of 6 parameters differ, by up to \d", result.messages[0])
 
 
 def test_the_diverging_rank_of_three_is_named(on_ranks):
@@ -302,7 +302,7 @@ for step in range(20):
     first, second, third = on_ranks({"one": script}, ranks=3)["one"]
     assert not second.found
     assert first.found == third.found == expected(script)
-    assert all("ranks 0 and 2 hold different values" in result.messages[0] for result in (first, third))
+    assert all("Ranks 0 and 2 have different values" in result.messages[0] for result in (first, third))
 
 
 def test_an_untraced_rank_does_not_block(on_ranks):

@@ -216,7 +216,7 @@ def no_group_is_left():
 @pytest.mark.parametrize("name", FAULTY.keys() - {"a method of the module, in a class"})
 def test_run_reports_faulty_scripts(run_reports, name):
     ran = run_reports(HEAD + FAULTY[name])
-    assert "no difference yet with one process" in ran.findings[0].message
+    assert "with one process this makes no difference yet" in ran.findings[0].message
 
 
 def test_a_method_of_the_module_is_reported_at_its_call(run):

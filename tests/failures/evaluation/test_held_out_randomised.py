@@ -142,4 +142,4 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 @pytest.mark.parametrize("name", BROKEN)
 def test_lint_reports_the_evaluation_loader(lint_reports, name):
     (found,) = lint_reports(HEAD + BROKEN[name], fixes=False)
-    assert "like the training samples" in found.message
+    assert "of the training samples" in found.message

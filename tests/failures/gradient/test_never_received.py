@@ -86,7 +86,7 @@ def test_parameters_without_gradient_are_reported(run):
 def test_optimizer_without_any_gradient_is_reported(run):
     (message,) = messages(run(REPLACED))
     assert message.startswith("All 2 parameters of Adam")
-    assert message.endswith("Its steps do nothing.")
+    assert message.endswith("So its steps do nothing.")
 
 
 def test_optimizer_stepped_to_plot_its_schedule_is_not_reported(run):

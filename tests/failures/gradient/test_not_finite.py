@@ -247,7 +247,7 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
     mse(model(a), b).backward()
     optimizer.step()  # <- GRD007
 """)
-    assert "It came from argument 1 of Sequential itself (min " in ran.findings[0].message
+    assert "The cause is the input: argument 1 of Sequential itself (min " in ran.findings[0].message
     assert "1 of 96 not finite" in ran.findings[0].message
 
 

@@ -157,14 +157,14 @@ def test_values_on_an_accelerator_are_not_read():
         )
         is None
     )
-    assert "on an accelerator" in detector.inconclusive()
+    assert "on a GPU" in detector.inconclusive()
 
 
 def test_message_gives_the_reason(run_reports):
     [found] = run_reports(HEAD + FAULTY["a function"]).findings
     assert found.message == (
-        "`binary_cross_entropy_with_logits` got prediction and target swapped: only its target has a graph, and its "
-        "input consists of zeros and ones."
+        "`binary_cross_entropy_with_logits` got prediction and target swapped: only its target was computed with "
+        "gradients, and its input consists of zeros and ones."
     )
 
 

@@ -113,4 +113,4 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_run_reports_faulty_scripts(run_reports, script):
     (found,) = run_reports(DATA + script).findings
-    assert "over dimension" in found.message
+    assert "normalises over the " in found.message

@@ -35,7 +35,7 @@ AVERAGED = """
 
 FAULTY = {
     "a teacher that averages a student": (
-        "0.weight of Sequential is computed from 13 of its earlier values",
+        "still contains 13 earlier values of the parameter",
         TEACHER + AVERAGED,
     ),
     "a list": (

@@ -54,7 +54,7 @@ def notes(ran):
 def test_run_reports_a_note(run, script):
     ran = run(HEAD + script)
     assert len(notes(ran)) == 1
-    assert "from one sample" in notes(ran)[0].message
+    assert "a batch of one sample" in notes(ran)[0].message
     assert not ran.places
 
 

@@ -100,5 +100,5 @@ def test_correct_programs_are_not_reported(run_is_clean, lint_is_clean, script):
 def test_run_reports_the_call_and_lint_the_layer(run_reports, lint_reports, name):
     script = HEAD + BROKEN[name]
     (found,) = run_reports(script.replace("# R", "# <- MDL007")).findings
-    assert "features of variance 1 are divided by" in found.message
+    assert "features with variance 1 are divided by" in found.message
     lint_reports(script.replace("# T", "# <- MDL007"))

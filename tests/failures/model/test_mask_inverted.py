@@ -90,4 +90,5 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 @pytest.mark.parametrize("name", BROKEN)
 def test_lint_reports_it(lint_reports, name):
     (found,) = lint_reports(HEAD + BROKEN[name], fixes=True)
-    assert ("the padding only" if "padding" in name or "token" in name else "the future only") in found.message
+    wrong = "the padding" if "padding" in name or "token" in name else "the future"
+    assert f"attends only to {wrong}." in found.message

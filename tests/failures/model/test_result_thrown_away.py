@@ -194,7 +194,7 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 def test_fix_assigns_the_result(lint_reports):
     found = lint_reports(HEAD + BROKEN["layers"], fixes=True)
     assert [str(each.message) for each in found] == [
-        f"The result of `self.{layer}()` is discarded: its input stays unchanged." for layer in ("act", "drop")
+        f"The result of `self.{layer}()` is discarded: the call does not change its input." for layer in ("act", "drop")
     ]
 
 

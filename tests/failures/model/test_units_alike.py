@@ -239,7 +239,7 @@ def test_message_names_every_layer_and_its_units(run_reports):
     [found] = run_reports(HEAD + deep + constant + SGD + HERE).findings
     assert found.message == (
         "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are identical, and so are their gradients "
-        "and the weights that read them: each of these layers has the effect of a single unit."
+        "and the matching weights of the next layer: each of these layers has the effect of a single unit."
     )
 
 

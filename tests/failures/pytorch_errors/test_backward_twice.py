@@ -21,10 +21,10 @@ def test_the_same_loss(assert_explained: Callable[..., ExplainedError]):
         loss.backward()  # <- raised
         """,
         "backward-twice",
-        "already ran from `loss` on line 5",
+        "was already called on `loss` on line 5",
         "retain_graph=True",
     )
-    assert related(explanation) == [(5, "this backward freed the graph")]
+    assert related(explanation) == [(5, "this `backward()` freed the graph")]
 
 
 def test_two_losses_of_one_forward(assert_explained: Callable[..., ExplainedError]):
@@ -40,7 +40,7 @@ def test_two_losses_of_one_forward(assert_explained: Callable[..., ExplainedErro
         second.backward()  # <- raised
         """,
         "backward-twice",
-        "`second` shares part of its graph with the loss whose backward ran on line 8",
+        "`second` shares a part of its graph with another loss, and backward() on line 8 freed this part",
         "the sum of the losses",
     )
 
@@ -61,7 +61,7 @@ def test_a_hidden_state_across_iterations(assert_explained: Callable[..., Explai
             optimizer.step()
         """,
         "backward-twice",
-        "reaches back past the latest backward on line 11",
+        "from before the latest backward() on line 11",
         "hidden.detach()",
     )
 
@@ -79,10 +79,10 @@ def test_samples_of_a_generator(assert_explained: Callable[..., ExplainedError])
         g_loss.backward()  # <- raised
         """,
         "backward-twice",
-        "through TanhBackward",
+        "an operation (TanhBackward",
         "fake.detach()",
     )
-    assert related(explanation) == [(7, "this backward freed the graph")]
+    assert related(explanation) == [(7, "this `backward()` freed the graph")]
 
 
 def test_untraced_updates_give_a_general_explanation(assert_explained: Callable[..., ExplainedError]):
@@ -99,7 +99,7 @@ def test_untraced_updates_give_a_general_explanation(assert_explained: Callable[
         loss.backward()  # <- raised
         """,
         "backward-twice",
-        "of this loss, of another loss that shares the graph, or of an earlier iteration",
+        "for this loss, for another loss with the same graph, or in an earlier iteration",
     )
     assert not explanation.other_locations
     assert explanation.update == 60

@@ -17,9 +17,9 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "torch.AcceleratorError"][: 1 + hasattr(torch, "AcceleratorError")])
-def test_the_explanation_states_that_the_line_is_too_late(
+def test_the_explanation_states_that_the_line_may_be_wrong(
     assert_message_explained: Callable[..., ExplainedError], error: str
 ):
     assert_message_explained(
-        MESSAGE, "device-assert", "only where the failure was noticed", "CUDA_LAUNCH_BLOCKING=1", error=error
+        MESSAGE, "device-assert", "so the line above may be wrong", "CUDA_LAUNCH_BLOCKING=1", error=error
     )

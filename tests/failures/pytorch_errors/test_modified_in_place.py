@@ -32,7 +32,7 @@ def test_within_a_forward(assert_explained: Callable[..., ExplainedError]):
             loss.backward()  # <- raised
         """,
         "modified-in-place",
-        "has the shape (16, 8) and is the result of Sigmoid; it was changed in place once",
+        "has the shape (16, 8) and is the result of Sigmoid; later it was changed in place once",
     )
     assert related(explanation) == [(11, "an in-place operation")]
 
@@ -86,7 +86,7 @@ def test_a_step_followed_by_another_forward(assert_explained: Callable[..., Expl
         """,
         "modified-in-place",
         "The weight `vae.2.weight` was changed in place once",
-        "step on line 8 came later than the forward of this loss",
+        "step on line 8 came after the forward pass of this loss",
     )
     assert related(explanation) == [(8, "this step ran in between")]
 

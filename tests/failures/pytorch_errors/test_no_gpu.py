@@ -15,11 +15,11 @@ from trueloop.core.findings import ExplainedError
     [
         (
             "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
-            "was not given one", "--gpus all",
+            "was started without one", "--gpus all",
         ),
         ("The NVIDIA driver on your system is too old (found version 11040).", "is older", "Update the driver"),
         ("CUDA error: no kernel image is available for execution on the device", "no kernels", "get_arch_list"),
-        ("No CUDA GPUs are available", "shows no GPU", "CUDA_VISIBLE_DEVICES"),
+        ("No CUDA GPUs are available", "finds no GPU", "CUDA_VISIBLE_DEVICES"),
     ],
 )  # fmt: skip
 def test_messages_of_pytorch(

@@ -21,10 +21,10 @@ loss = out.square().mean()  # <- created
 loss.backward()  # <- raised
 """,
         "nothing-to-differentiate",
-        "gradients disabled (torch.no_grad()",
+        "gradients were disabled in the latest forward pass (torch.no_grad()",
     )
     assert [(site.line, words) for site, words in explanation.other_locations] == [
-        (6, "this forward ran without gradients")
+        (6, "this forward pass ran without gradients")
     ]
 
 
@@ -44,7 +44,7 @@ def test_a_detached_value(assert_explained: Callable[..., ExplainedError], value
 
 def test_all_parameters_frozen(assert_explained: Callable[..., ExplainedError]):
     script = f"{MODEL}model.requires_grad_(False)\nmodel(x).mean().backward()  # <- raised\n"
-    assert_explained(script, "nothing-to-differentiate", "no parameter of Linear has requires_grad set")
+    assert_explained(script, "nothing-to-differentiate", "all parameters of Linear have requires_grad=False")
 
 
 def test_a_frozen_teacher_is_not_named(assert_explained: Callable[..., ExplainedError]):

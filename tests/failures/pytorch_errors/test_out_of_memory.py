@@ -35,8 +35,8 @@ def test_the_numbers_and_the_order(assert_message_explained: Callable[..., Expla
 
 def test_a_known_leak_comes_first():
     explanation = explanation_text(replace(RAISED, recent=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
-    assert "MEM001, below, names the cause" in explanation
-    assert "Stop keeping graphs first (MEM001). In this order" in explanation
+    assert "the finding MEM001 below names the cause" in explanation
+    assert "First fix MEM001. Try in this order" in explanation
 
 
 def test_later_in_the_run():

@@ -179,7 +179,7 @@ def test_run_reports_the_marked_line(run_reports, script: str):
 
 @pytest.mark.parametrize("script", BELOW_ZERO.values(), ids=BELOW_ZERO)
 def test_run_reports_a_rate_below_zero(run_reports, script: str):
-    assert "has made the learning rate negative" in run_reports(DATA + script).findings[0].message
+    assert "made the learning rate negative" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

@@ -1,30 +1,31 @@
-"""The best weights are kept as a reference to the live weights, so training keeps changing them.
+"""The saved "best" weights share memory with the model, so training keeps changing them.
 
 What you see
-    The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of
-    the moment it was written. Restoring a backup (averaged weights swapped in for an evaluation) restores nothing.
+    The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of the
+    moment when the file was written. Loading a backup of the weights restores nothing.
 
 Why it happens
-    ``state_dict()`` returns the memory of the parameters, not a copy, which makes saving cheap. Every update writes
-    into that memory. Loading it copies each weight onto itself.
+    ``state_dict()`` returns the model's own tensors, not copies. Every update changes these tensors, and so it changes
+    the stored "best" weights too. Loading them copies each weight onto itself.
 
 Fix
-    Copy when you capture, or save to a file right away.
+    Copy the state_dict when you store it, or save it to a file right away.
 
         best = model.state_dict()                 # wrong: a reference
         best = copy.deepcopy(model.state_dict())  # right
 
 When this is fine
     - The state_dict is a deep copy, or each of its tensors is cloned.
-    - It is saved or loaded before the next update, or passed on at once: ``target.load_state_dict(net.state_dict())``.
-    - It was read from a file.
-    - One dictionary, captured before the first update, is saved again and again with the newest weights.
+    - The state_dict is saved or loaded before the next update, as in ``target.load_state_dict(net.state_dict())``.
+    - The state_dict was read from a file.
+    - You call ``state_dict()`` once before training, and save this dictionary again and again with the newest weights.
 
 How it is detected
-    At run time: the tensors that are loaded or saved are the model's own memory, and their values changed since the
-    capture. A state_dict captured before the first update counts only when it is loaded into its own model. Lint
-    reports a state_dict captured where a best value is updated and used after the training loop, and one loaded
-    into its own model after a change. A state_dict that is deep-copied too late is not detected.
+    In a run, the sanitizer checks whether the tensors that are loaded or saved are the model's own tensors and have
+    changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
+    loaded into its own model. The linter reports a state_dict that is stored where a best value is updated and used
+    after the training loop, and one that is loaded into its own model after the weights have changed. A state_dict that
+    is deep-copied too late is not detected.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
@@ -47,7 +48,7 @@ from trueloop.tracing.events import NO_REFS, Ref, Refs, StateDictCreated, StateD
 
 
 class Detector(BaseDetector):
-    """Checks at every use of a captured state_dict whether it shares the live weights and whether these changed."""
+    """Checks at each use of a captured state_dict whether it shares memory with weights that have changed since."""
 
     subscribes_to = (StepTaken, StateDictCreated, StateDictUsed)
 
@@ -55,10 +56,10 @@ class Detector(BaseDetector):
         self._stepped: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
-        """States captured after an optimizer had stepped the model."""
+        """State_dicts that were captured after an optimizer had updated the model."""
 
     def observe(self, event: StepTaken | StateDictCreated | StateDictUsed) -> Evidence | None:
-        """Return evidence where the state shares the live weights, and these have changed since the capture."""
+        """Return evidence where a state_dict shares memory with weights that have changed since it was captured."""
         if isinstance(event, StepTaken):
             if event.parameters is not self._latest:
                 self._latest = event.parameters
@@ -73,13 +74,13 @@ class Detector(BaseDetector):
     def _check_use(self, event: StateDictUsed) -> Evidence | None:
         into_itself = event.how == "loaded" and event.target is event.module
         if not into_itself and event.state not in self._trained:
-            return None  # captured before training, to be saved again and again with the newest weights
+            return None  # captured once before training and saved again and again with the newest weights
         updates = event.update - event.created_update
         since = f"{updates} updates have" if updates > 1 else "an update has" if updates else "the program has"
         effect = "loading it back changes nothing" if into_itself else f"the newest weights were {event.how}"
         return Evidence(
-            message=f"The state_dict captured at update {event.created_update} shares memory with the live weights, "
-            f"which {since} changed by update {event.update}: {effect}.",
+            message=f"The state_dict stored at update {event.created_update} is not a copy: it shares memory with the "
+            f"weights, which {since} changed by update {event.update}, so {effect}.",
             location=event.created_at or event.location,
             related=((event.location, f"{event.how} here"),) if event.location else (),
             first_update=event.created_update,
@@ -98,7 +99,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 continue
             if change := _find_change(source, capture, use):
                 yield Hit(
-                    message=f"`{source.text.segment(capture.node)}` shares memory with the live weights, "
+                    message=f"`{source.text.segment(capture.node)}` is not a copy: it shares memory with the weights, "
                     "which change before it is used.",
                     node=capture.node,
                     related=((change.node, "changed here"), (use.node, "used here")),
@@ -108,7 +109,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
-    """Return what changes the weights between a capture and a use that needs the old ones; None if nothing does."""
+    """Return the operation that changes the weights between a capture and a use that needs the old ones, or None."""
     model = capture.subject
     into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_alias(model)
     between = [
@@ -119,7 +120,7 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
     if into_itself and capture.branches == use.branches and capture.loops == use.loops:
         state = capture.result or model
         if any(each.kind is OpKind.STORE_ITEM and each.subject.may_alias(state) for each in between):
-            return None  # something else was stored in it
+            return None  # another value was stored in the state_dict
         loaded = [
             each
             for each in between
@@ -174,7 +175,7 @@ FAILURE = Failure(
             ),
         },
     ),
-    fix="Copy when you capture: copy.deepcopy(model.state_dict()).",
+    fix="Copy the state_dict when you store it: copy.deepcopy(model.state_dict()).",
     rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),

@@ -1,32 +1,30 @@
 """A model is exported, traced or served in train mode.
 
 What you see
-    The exported model gives another answer every time, or one that depends on the other items of the batch, and
-    scores worse than the original. Calling ``eval()`` on the loaded model changes nothing.
+    The exported model gives a different answer each time, or an answer that depends on the other samples of the batch.
+    It scores worse than the original model. Calling ``eval()`` on the loaded model changes nothing.
 
 Why it happens
-    Train mode is the default, and an export records what the model does at that moment, dropout and batch
-    statistics included. The newest ``torch.onnx.export`` warns, among other warnings; ``torch.jit.trace`` and
-    ``torch.export`` do not.
+    A model is in train mode by default, and an export records what the model computes at that moment, including dropout
+    and batch statistics. Only recent versions of ``torch.onnx.export`` warn about it.
 
 Fix
-    Call ``model.eval()`` first. `trueloop export` does it, restores every mode, and checks that the answers are the
-    same.
+    Call ``model.eval()`` first. `trueloop export` does so, restores the modes afterwards, and compares the outputs.
 
         model.eval()
         program = torch.export.export(model, (example,))
 
 When this is fine
-    - The graph is exported to continue training on a device, or for quantisation-aware training.
-    - A trace only counts operations.
-    - The mode makes no difference to the model.
+    - You export the model in order to train the exported version, for example on a phone or with quantisation.
+    - You trace the model only to count its operations.
+    - The model has no layer, such as dropout or BatchNorm, that depends on the mode.
 
 How it is detected
-    At run time: a module with active dropout or batch normalisation was traced or exported and the result was saved
-    to a file, or it went to ONNX. Lint reports the same for a model that the file builds and never sets to eval
-    mode before, and a web request handler that calls such a model. The older ``torch.onnx.export``
-    (``dynamo=False``) sets eval mode itself, so without ``dynamo`` it is a note; with ``training=`` it is not
-    reported.
+    In a run, the sanitizer reports a model that was exported to ONNX, or traced and saved to a file, with active
+    dropout or BatchNorm in train mode. The linter reports the same for a model that is built in the file and not set to
+    eval mode before the export, and a web request handler that calls such a model. ``torch.onnx.export`` with
+    ``dynamo=False`` sets eval mode itself and is not reported; without a ``dynamo`` argument the finding is only a
+    note. A call with ``training=`` is not reported.
 
 References
     torch.export, https://docs.pytorch.org/docs/stable/export.html
@@ -67,9 +65,9 @@ class Detector(BaseDetector):
         self._seen = 0
 
     def observe(self, event: ModelExported) -> Evidence | None:
-        """Return evidence where dropout or batch normalisation was active."""
+        """Return evidence where dropout was active or a BatchNorm layer used batch statistics."""
         self._seen += 1
-        active = [word for word, on in (("dropout", event.dropout), ("batch normalisation", event.batchnorm)) if on]
+        active = [word for word, on in (("dropout", event.dropout), ("BatchNorm", event.batchnorm)) if on]
         if not active:
             return None
         return Evidence(
@@ -104,7 +102,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             may_set_mode_of(mode, each.model) for mode in evaluated
         ):
             name = _quote(dotted_name(each.call.func))
-            message = f"{name} answers requests in train mode: dropout and batch statistics are active."
+            message = f"{name} answers requests in train mode: dropout is active and BatchNorm uses batch statistics."
             yield Hit(message=message, node=each.call, fix=_insert_eval_after_model(source, each.model, each.call))
 
 

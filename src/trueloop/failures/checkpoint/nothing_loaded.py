@@ -2,30 +2,29 @@
 
 What you see
     Fine-tuning is no better than training from scratch, or a model that was good when it was saved gives useless
-    answers. The file is correct and the load succeeds, but the weights are still the initial ones.
+    answers. The file is correct and loading it raises no error, but the model keeps its random initial weights.
 
 Why it happens
     ``strict=False`` loads the names that match and skips the rest. ``DistributedDataParallel``, Lightning and
-    ``torch.compile`` save every name with a prefix, "module.", "model." or "_orig_mod.", so none matches. The
-    skipped names are in the result, which most programs ignore.
+    ``torch.compile`` put a prefix before every name ("module.", "model." or "_orig_mod."), so no name matches.
+    ``load_state_dict`` returns the skipped names, but most programs ignore this.
 
 Fix
-    Remove the prefix and load with ``strict=True``, or check ``missing_keys`` and ``unexpected_keys`` of the
-    result.
+    Remove the prefix and load with ``strict=True``, or check the returned ``missing_keys`` and ``unexpected_keys``.
 
         utils = torch.nn.modules.utils
         utils.consume_prefix_in_state_dict_if_present(state, "module.")
         model.load_state_dict(state, strict=True)
 
 When this is fine
-    - A checkpoint matches in part: a backbone without its head, an adapter.
-    - A second attempt with another prefix follows one that matched nothing.
-    - ``strict=True``, which raises.
+    - Some names match: the checkpoint holds a backbone without a head, or an adapter.
+    - The program tries a second prefix after the first one matched nothing.
+    - You use ``strict=True``, which raises an error.
 
 How it is detected
-    At run time: the model runs after a load with ``strict=False`` of which no name matched. A checkpoint that is
-    offered to several parts of a model, some of which match nothing, looks the same, hence a warning. Lint cannot
-    know which names a file holds.
+    In a run, the sanitizer reports a model that is called after ``load_state_dict(strict=False)`` matched no name. A
+    program that tries one checkpoint on several parts of a model on purpose is reported too, so this is a warning. The
+    linter cannot detect it, because it does not know the names in a file.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -46,21 +45,20 @@ class Detector(BaseDetector):
     activated_by = (StateLoaded,)
 
     def __init__(self) -> None:
-        self._waiting: dict[Ref, StateLoaded] = {}
+        self._unmatched: dict[Ref, StateLoaded] = {}
+        """Newest load of each model that matched no name, until a model is called."""
         self._loaded = False
 
     def observe(self, event: StateLoaded | ModelCalled | WatchEnded) -> list[Evidence] | None:
-        """Return evidence when a model runs after a load that matched nothing and was not repeated."""
+        """Return evidence when a model runs after a load that matched no name and was not repeated."""
         if isinstance(event, StateLoaded):
             if event.what == "model":
                 self._loaded = True
-                self._waiting.pop(event.target, None)
+                self._unmatched.pop(event.target, None)
                 if event.name_match is not None and not event.name_match.matched:
-                    self._waiting[event.target] = event
+                    self._unmatched[event.target] = event
             return None
-        if not self._waiting:
-            return None
-        unmatched, self._waiting = list(self._waiting.values()), {}
+        unmatched, self._unmatched = list(self._unmatched.values()), {}
         return [_evidence(each) for each in unmatched]
 
     def inconclusive(self) -> str:
@@ -71,27 +69,27 @@ class Detector(BaseDetector):
 def _evidence(event: StateLoaded) -> Evidence:
     names = event.name_match
     assert names is not None
-    prefix = _prefix_fix(names.unexpected, names.missing)
-    example = f": it has {names.unexpected!r}, the model has {names.missing!r}" if names.unexpected else ""
+    fix = _prefix_fix(names.unexpected, names.missing)
+    example = f" (it has {names.unexpected!r}, the model has {names.missing!r})" if names.unexpected else ""
     return Evidence(
-        message=f"None of {names.state_count} names in the state_dict matches one of the {names.model_count} of "
-        f"{event.target.name}{example}; strict=False loaded nothing.",
+        message=f"load_state_dict with strict=False loaded nothing: none of the {names.state_count} names in the "
+        f"state_dict matches one of the {names.model_count} names in {event.target.name}{example}.",
         location=event.location,
-        fix=prefix,
+        fix=fix,
         dedup_key=event.target,
         first_update=event.update,
     )
 
 
 def _prefix_fix(actual: str, expected: str) -> str:
-    """Return the fix for two names of which one ends with the other; "" for any other names."""
+    """Return the fix where one of the two names ends with the other; "" for all other names."""
     if actual != expected and actual.endswith(expected):
         return (
             f"Remove {actual.removesuffix(expected)!r} from the names in the state_dict, and load it with strict=True."
         )
     if actual != expected and expected.endswith(actual):
         return (
-            f"Put {expected.removesuffix(actual)!r} before the names in the state_dict, or load it into that submodule."
+            f"Add {expected.removesuffix(actual)!r} before each name in the state_dict, or load it into that submodule."
         )
     return ""
 
@@ -125,6 +123,6 @@ FAILURE = Failure(
             "model.load_state_dict(state, strict=False)": "model.load_state_dict(state, strict=True)",
         },
     ),
-    fix="Give the state_dict the names of the model, and load it with strict=True.",
+    fix="Rename the keys of the state_dict to the names in the model, and load it with strict=True.",
     detector=Detector,
 )

@@ -1,30 +1,29 @@
 """Training is resumed with the saved weights but a new optimizer.
 
 What you see
-    After every restart the loss jumps up and takes hundreds of updates to recover. A run that was interrupted often
-    ends worse than one that was not.
+    After every restart the loss jumps up and takes hundreds of updates to recover. Often the final loss is worse.
 
 Why it happens
-    A new optimizer is a valid one, but its averages are empty: Adam's first steps have the size of its very first
-    ones, whatever the gradients were before, and momentum starts at zero.
+    A new optimizer has forgotten the previous gradients: momentum and Adam's running averages start at zero. Adam's
+    first steps are then as large as at the beginning of training, although small steps are needed by now.
 
 Fix
-    Load the optimizer's state before the first step, and those of the scheduler and the scaler.
+    Before the first step, load the states of the optimizer, the scheduler and the gradient scaler.
 
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
         scheduler.load_state_dict(checkpoint["scheduler"])
 
 When this is fine
-    - Fine-tuning uses the weights of a full checkpoint with a new optimizer.
-    - Rounds of federated learning, and going back to the best weights within a run.
-    - Plain SGD without momentum has no state to lose.
+    - You fine-tune: the weights come from a checkpoint, and the optimizer is new on purpose.
+    - You start a round of federated learning, or return to the best weights within a run.
+    - You use SGD without momentum, which has no state.
 
 How it is detected
-    At run time, in the two cases that prove a resume: the program loads the state of the scheduler or the scaler
-    but not the optimizer's, which the same file holds; or it writes its next checkpoint, optimizer included, over
-    the one it started from. An optimizer whose state is set without ``load_state_dict`` is reported too, hence a
-    warning. Lint reports the first case in files that save optimizer states and load none.
+    In a run, the sanitizer reports two cases. (1) The program loads the state of the scheduler or the scaler, but not
+    the optimizer's state, which is in the same file. (2) The program starts from a checkpoint and later overwrites this
+    file with a new checkpoint that includes an optimizer. An optimizer whose state is restored without
+    ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -45,7 +44,7 @@ from trueloop.tracing.events import CheckpointRead, CheckpointWritten, Optimizer
 
 @dataclass(slots=True)
 class _ResumedFile:
-    """A checkpoint file with the states of model and optimizer, and what was loaded from it."""
+    """A checkpoint file with the states of a model and an optimizer, and which states were loaded from it."""
 
     file: Ref
     path: str
@@ -54,7 +53,7 @@ class _ResumedFile:
     model_at: CodePosition | None = None
     model_loaded: bool = False
     companion: str = ""
-    """The other state loaded that only a resumed run needs: "scheduler" or "scaler"."""
+    """Kind of another loaded state, which only a resumed run needs: "scheduler" or "scaler"; "" = none so far."""
     companion_at: CodePosition | None = None
 
 
@@ -119,30 +118,30 @@ class Detector(BaseDetector):
         self._newest = None
         related = [(resumed.read_at, "the file is read here")]
         if overwritten_at is None:
-            proof = f"although the {resumed.companion}'s was"
+            proof = f"although the state of the {resumed.companion} was"
             related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
         else:
-            proof = "although the run writes the same file again"
+            proof = "although the run continues to save to this file"
             related.append((overwritten_at, "the file is written again here"))
         return Evidence(
-            message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
-            f"optimizer's state was not, {proof}: {kind} starts with empty averages.",
+            message=f"The weights in {resumed.file.name} were loaded but the optimizer's state in the same file was "
+            f"not, {proof}: {kind} starts again without its running averages.",
             location=resumed.model_at or resumed.read_at,
-            related=tuple((place, words) for place, words in related if place is not None),
+            related=tuple((location, label) for location, label in related if location is not None),
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where a full checkpoint was used and the intent is unknown."""
+        """Return a reason where weights were loaded from a full checkpoint, maybe for fine-tuning."""
         if self._newest is not None and self._newest.model_loaded and self._stepped:
-            return "weights were loaded from a full checkpoint, either to resume or to fine-tune"
+            return "weights were loaded from a full checkpoint; it is unknown whether to resume or to fine-tune"
         return ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loads of a checkpoint that restore the scheduler or scaler, but not the optimizer."""
     for model, other in loads_without_optimizer(source):
-        message = f"The model and its {other.subject.kind} are resumed from a checkpoint, but the optimizer is not."
-        yield Hit(message=message, node=model.node, related=((other.node, "resumed here"),))
+        message = f"The states of the model and the {other.subject.kind} are loaded, but the optimizer's state is not."
+        yield Hit(message=message, node=model.node, related=((other.node, "loaded here"),))
 
 
 RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)

@@ -1,26 +1,25 @@
 """``torch.load(weights_only=False)`` runs any code that the checkpoint contains.
 
 What you see
-    Nothing, until a file is not what it claims to be: loading it runs whatever code its author put there, with your
-    rights.
+    Nothing, until you load a file that contains malicious code: loading the file runs this code with your permissions.
 
 Why it happens
-    ``weights_only=False`` unpickles, and a pickle is a program. PyTorch does what was requested.
+    ``weights_only=False`` reads the file with Python's ``pickle``, and a pickle file can run any code when it is read.
 
 Fix
-    Save state_dicts and plain values, and load with ``weights_only=True``. Allow a few of your own classes by name;
-    for weights from others, use safetensors.
+    Save only state_dicts and plain values, and load with ``weights_only=True``. If the file contains objects of your
+    own classes, allow these classes by name. For weights that others publish, prefer the safetensors format.
 
         torch.serialization.add_safe_globals([MyConfig])
         state = torch.load(path, weights_only=True)
 
 When this is fine
-    - ``weights_only=True``, also as the default since PyTorch 2.6: tensors, numbers and plain containers only.
-    - A file of your own that holds full objects; hence only a note.
+    - You load with ``weights_only=True``, the default since PyTorch 2.6: it allows tensors, numbers and containers.
+    - You wrote the file yourself and need the objects in it. Therefore this is only a note.
 
 How it is detected
-    At run time: a file was loaded with ``weights_only=False``. Lint reports each ``torch.load`` call with the
-    literal ``weights_only=False``.
+    In a run, the sanitizer reports each file that is loaded with ``weights_only=False``. The linter reports each call
+    of ``torch.load`` with ``weights_only=False``.
 
 References
     torch.load, https://docs.pytorch.org/docs/stable/generated/torch.load.html
@@ -48,7 +47,7 @@ class Detector(BaseDetector):
         if event.weights_only is not False:
             return None
         return Evidence(
-            message=f"{event.file.name} was loaded with weights_only=False: any code inside it was run.",
+            message=f"{event.file.name} was loaded with weights_only=False, which runs any code in the file.",
             location=event.location,
         )
 

@@ -1,12 +1,12 @@
 """Samples that the model is trained on are also in the held-out set.
 
 What you see
-    The validation score is better than the test score, or than what the model achieves in use. Longer training never
-    looks like overfitting. The score jumps from one split to another.
+    The validation score is better than the test score, or better than the model is in use. The validation loss never
+    rises, however long you train. The score changes much from one random split to another.
 
 Why it happens
-    PyTorch does not know which samples are held out. Two calls of ``random_split``, overlapping slices, or the full
-    dataset in the training loader instead of its training part give batches like any other.
+    PyTorch does not know which samples are held out, so it raises no error. Samples end up in both sets when
+    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset.
 
 Fix
     Split once, and build both loaders from the parts of that split.
@@ -16,20 +16,20 @@ Fix
         held_out_loader = DataLoader(held_out, batch_size=40)
 
 When this is fine
-    - Measuring on the training set, or on a part of it, on purpose.
-    - Predicting every sample at the end.
-    - Other folds of a cross-validation, each with a fresh model.
-    - Datasets that contain some samples twice by nature.
-    - Two dataset objects over one folder, one with augmentation, split by disjoint indices.
+    - You measure the training score on the training set, or on a part of it, on purpose.
+    - You predict every sample at the end of training.
+    - You use cross-validation, and each fold has a new model.
+    - Some samples occur more than once in the original data.
+    - You read one folder with two datasets, one with augmentation, and give each loader different indices.
 
 How it is detected
-    A loader that is measured on is compared with the loader that the model was last trained on. Reported are: (1) both
-    hold indices into one dataset that overlap in part; (2) the training loader holds the full dataset, the held-out
-    loader a ``Subset`` of it, and the ``Subset`` with exactly the other samples exists but no loader uses it, in two
-    passes; (3) two tables share at least 20 rows of 8 or more numbers, but not all, and more than four times as many as
-    repeat within each of them: a random split of data with natural duplicates keeps at least as many of them together
-    as it separates. Datasets that read files are compared by index only. A program that measures on a mixture of seen
-    and unseen samples on purpose is reported too: hence a warning.
+    In a run, the sanitizer compares each evaluation loader with the loader that the model was last trained on. It
+    reports three cases. (1) Both loaders use the same dataset, and some but not all of their indices are equal. (2) The
+    training loader uses the full dataset, the evaluation loader uses a ``Subset`` of it in at least two passes, and the
+    ``Subset`` with exactly the other samples exists but is not used. (3) Two tables have at least 20 rows of 8 or more
+    numbers in common, but not all rows, and more than four times as many as are repeated within each table, so natural
+    duplicates do not explain them. Datasets that read files are compared by index only. A program that evaluates on a
+    mixture of seen and unseen samples on purpose is reported too, so this is a warning.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html
@@ -44,12 +44,12 @@ from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import LoadersOverlap, LoaderStarted, Ref
 
-MIN_EQUAL_ROWS = 20  # in two tables; 2 ** -20 is the chance that a split separates all natural duplicates
-MIN_DUPLICATE_RATIO = 4  # rows that two tables overlap, per row that is repeated within one
+MIN_EQUAL_ROWS = 20  # in two tables; a random split separates 20 pairs of natural duplicates with probability 2 ** -20
+MIN_DUPLICATE_RATIO = 4  # number of rows that two tables share, per row that is repeated within one of them
 
 
 class Detector(BaseDetector):
-    """Compares each loader that is iterated without a backward with the loader that trained last."""
+    """Compares each loader that is iterated without a backward pass with the loader of the latest training."""
 
     subscribes_to = (LoaderStarted, LoadersOverlap, HeldOutEvaluated)
 
@@ -87,7 +87,7 @@ class Detector(BaseDetector):
         if overlap.earlier is held_out:
             trained, measured = measured, trained
         in_part = overlap.shared < trained and overlap.shared < measured
-        # Two tables with the same content may be one, or a copy: the program measures on its training data on purpose.
+        # A program whose two tables are equal measures on its training data on purpose.
         certain = in_part and overlap.matched_by == "index"
         certain |= (
             in_part and overlap.shared >= MIN_EQUAL_ROWS and overlap.shared > MIN_DUPLICATE_RATIO * overlap.duplicates
@@ -95,17 +95,17 @@ class Detector(BaseDetector):
         inside = overlap.remainder is not None and overlap.shared == measured < trained
         if inside and overlap.remainder not in self._datasets and self._passes[held_out] > 1:
             return self._evidence(
-                f"The model is trained on all {trained} samples and measured on {measured} of them: the training "
-                f"subset with the other {trained - measured} samples is never used.",
+                f"The model is trained on all {trained} samples and evaluated on {measured} of them: the subset with "
+                f"only the other {trained - measured} samples exists but is never used.",
                 trainer,
                 held_out,
                 "the held-out loader",
             )
         if not certain:
             return None
-        equal = "are also" if overlap.matched_by == "index" else "equal samples"
+        verb = "are also among" if overlap.matched_by == "index" else "have an exact copy among"
         return self._evidence(
-            f"{overlap.shared} of the {measured} held-out samples {equal} among the {trained} training samples.",
+            f"{overlap.shared} of the {measured} held-out samples {verb} the {trained} training samples.",
             held_out,
             trainer,
             "the training loader",

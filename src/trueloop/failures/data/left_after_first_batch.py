@@ -1,8 +1,8 @@
 """A ``return`` inside the batch loop ends training after the first batch.
 
 What you see
-    An epoch takes no time. The loss falls slowly and with much noise, because each epoch is one update on its first
-    batch. The loss that is returned for the epoch is the loss of one batch.
+    An epoch takes almost no time. The loss falls slowly and is noisy, because each epoch makes one update, on its first
+    batch. The loss that is returned for the epoch is the loss of this batch, often divided by the number of batches.
 
 Why it happens
     A ``return`` that is indented one level too deep is valid Python. The function returns a value of the right type,
@@ -17,19 +17,18 @@ Fix
         return total / len(loader)
 
 When this is fine
-    - ``next(iter(loader))``, which states that one batch is wanted.
-    - ``break`` or ``return`` under a condition: a limit, a time, a loss that is not finite, the first batch that fits.
-    - A loop body that can ``continue`` with the next batch.
-    - A generator.
-    - A function that handles an empty loader right after the loop.
-    - Several updates on one batch, to overfit it.
-    - A loader with one batch as large as its dataset.
-    - An iterator, which continues where the previous loop stopped.
+    - You write ``next(iter(loader))``, which says that you want one batch.
+    - The ``break`` or ``return`` has a condition: a maximum number of steps, a time limit, a loss that is not finite.
+    - The loop body can ``continue`` with the next batch.
+    - The function is a generator.
+    - The function handles an empty loader right after the loop.
+    - You overfit one batch on purpose, with several updates.
+    - The loader has one batch, which contains the full dataset.
+    - The loop reads from an iterator, so the next loop continues with the next batch.
 
 How it is detected
-    From the text only, because a run does not show how a loop ends: an optimizer steps in the body of a loop over a
-    ``DataLoader``, and that body ends with an unconditional ``return``. A function that takes one update by a loop on
-    purpose is reported too: hence a warning.
+    Only the linter finds it, from the source code: an optimizer steps in the body of a loop over a ``DataLoader``, and
+    that body ends with an unconditional ``return``. It may be intended, so this is a warning.
 
 References
     facebookresearch/deepcluster#1, "Return statement inside for loop cuts short each set of epochs",
@@ -79,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
-    """Return what ends a loop in its first iteration; None where the text shows that this is intended."""
+    """Return the return statement that ends a loop in its first iteration; None where it seems intended."""
     if not isinstance(loop, ast.For) or loop.orelse:
         return None
     last = loop.body[-1]
@@ -106,14 +105,14 @@ def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
 
 
 def _is_full_batch(loader: AbstractValue) -> bool:
-    """Return True where the batch size is a length: there is one batch."""
+    """Return True where the batch size is the length of a dataset: the loader has one batch."""
     size = loader.arguments.get("batch_size") or loader.arguments.get("1")
     calls = ast.walk(size.node) if size is not None and size.node is not None else ()
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "") == "len" for each in calls)
 
 
 def _has_resumable_iterator(source: SourceFile) -> bool:
-    """Return True where an iterator is used for more than one `next`: the program may keep it."""
+    """Return True where an iterator may be used for more than one `next`."""
     used_once = {id(each.args[0]) for each in source.all_calls if last_name(each.func) == "next" and each.args}
     return any(last_name(each.func) in RESUMABLE_ITERATORS and id(each) not in used_once for each in source.all_calls)
 

@@ -1,11 +1,11 @@
 """A shuffling loader gives the same order in every epoch.
 
 What you see
-    Nothing in the loss. The model sees the same batches in the same order in every epoch and learns a little of that
-    order: results vary more with the seed, and long training gains less than it should.
+    The results depend more on the seed, and long training helps less than it should, because the model sees the same
+    batches in the same order in every epoch. The loss does not show it.
 
 Why it happens
-    A generator that is seeded again with the same number repeats itself by design.
+    A random number generator that is seeded again with the same number gives the same order of samples again.
 
 Fix
     Seed once, before the first epoch.
@@ -15,17 +15,18 @@ Fix
             for inputs, targets in loader:
 
 When this is fine
-    - A loader that does not shuffle, or a held-out loader.
-    - Two models that are trained on one order, to compare them.
-    - A run that restarts from the beginning, or rolls back to an earlier state.
-    - A dataset of one batch.
-    - A ``DistributedSampler``: see DST003.
+    - The loader does not shuffle, or it loads held-out samples.
+    - You train two models on the same order to compare them.
+    - The run starts again from the beginning, or returns to an earlier state.
+    - The dataset is a single batch.
+    - The loader has a ``DistributedSampler``, which DST003 checks.
 
 How it is detected
-    At run time: two epochs in a row over one dataset begin with the same 12 or more samples in the same order, the
-    sampler shuffles and belongs to PyTorch or Accelerate, and one optimizer steps in both. In between no optimizer is
-    built and no weights are loaded. In the text: every iteration of a loop that trains over such a loader sets the seed
-    again, to the same value. Repeating an order on purpose is reported too: hence a warning.
+    In a run, the sanitizer compares the first samples of each two successive epochs over a dataset. It reports 12 or
+    more equal samples in the same order if a sampler of PyTorch or Accelerate shuffles them and the same optimizer
+    steps in both epochs. Nothing is reported where an optimizer is built or weights are loaded between the epochs. The
+    linter reports an epoch loop over a shuffling loader that sets the same seed in each iteration. An order that is
+    repeated on purpose is reported too, so this is a warning.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
@@ -48,7 +49,7 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, OptimizerCreated, Ref, SampleOrderRecorded, StateLoaded, StepTaken
 
 MIN_SAMPLES = 12  # 1 in 12! = 479 million orders repeats by chance
-MIN_DISTINCT_SAMPLES = 8  # for sampling with replacement
+MIN_DISTINCT_SAMPLES = 8  # sampling with replacement repeats samples
 MAX_DATASETS = 64
 
 
@@ -57,7 +58,7 @@ class _Epoch:
     """One pass over a dataset through a loader that shuffles."""
 
     generation: int
-    """Count of optimizers built and weights loaded so far."""
+    """Number of times that an optimizer was built or weights were loaded before this epoch."""
     order: SampleOrderRecorded | None = None
     optimizers: set[Ref] = field(default_factory=set[Ref])
 
@@ -96,7 +97,7 @@ class Detector(BaseDetector):
         if not event.shuffles or event.sampler == "DistributedSampler":
             return
         key = event.dataset or event.loader
-        if len(self._epochs) > MAX_DATASETS:  # a program with many datasets iterates each for a few epochs
+        if len(self._epochs) > MAX_DATASETS:  # a program with so many datasets iterates over each for a few epochs only
             self._epochs.clear()
             self._key.clear()
         before = self._epochs.get(key)
@@ -126,8 +127,8 @@ class Detector(BaseDetector):
 
     def _evidence(self, order: SampleOrderRecorded) -> Evidence:
         message = (
-            f"Two epochs in a row began with the same {order.count} samples in the same order, although the loader "
-            f"shuffles ({order.sampler})."
+            f"Two successive epochs began with the same {order.count} samples in the same order, although the loader "
+            f"shuffles with {order.sampler}."
         )
         if order.seeded_at is not None:
             related = ((order.location, "the epoch starts here"),) if order.location else ()
@@ -149,7 +150,7 @@ STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torc
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the seeding because of which every iteration of a loop trains in the same order."""
+    """Yield each call that sets the same seed before every epoch of a shuffling loader."""
     for start, loader in epoch_loops(source):
         parts = [*loader.sources[:1], *(each for dataset in loader.sources[:1] for each in dataset.sources)]
         one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
@@ -176,8 +177,8 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
     )
     if first and always and not any(source.calls_of(*STATES)):
         yield Hit(
-            message="Every iteration of the loop sets the same seed, so "
-            f"`{ast.unparse(start.node.iter)}` shuffles into the same order each time.",
+            message="Every epoch sets the same seed, so "
+            f"`{ast.unparse(start.node.iter)}` gives the samples in the same order in every epoch.",
             node=first[-1].node if own is None else loader.node,
             related=((start.node.iter, "the epoch starts here"),),
             fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch")
@@ -187,8 +188,8 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
 
 
 def _is_constant_seed(source: SourceFile, seed: Op, loop: Loop) -> bool:
-    given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
-    return bool(given) and all(source.is_loop_invariant(each, seed, loop) for each in given)
+    arguments = [*seed.node.args, *(each.value for each in seed.node.keywords)]
+    return bool(arguments) and all(source.is_loop_invariant(each, seed, loop) for each in arguments)
 
 
 RULE = Rule(required_words=("DataLoader", "seed", "step("), find=find)

@@ -1,33 +1,35 @@
-"""Augmentation draws the same random numbers for every sample, worker or epoch.
+"""Augmentation uses the same random numbers for every sample, worker or epoch.
 
 What you see
-    Augmentation helps less than it should, as if there were only a handful of crops and flips; with more workers the
-    model overfits sooner. If the global generator is the one that is seeded, dropout masks repeat as well.
+    Augmentation helps less than it should, as if there were only a handful of crops and flips. With more workers the
+    model overfits sooner. If ``torch.manual_seed`` is called for each sample, dropout masks repeat as well.
 
 Why it happens
-    A generator seeded with a constant repeats itself by design. Each worker gets a copy of the dataset and of the
-    generator in it: all copies start from the same state, and so do those of the next epoch, when new workers copy
-    the unchanged original. In workers PyTorch seeds only the global generators: its own, Python's and numpy's.
+    A generator that is seeded with a constant for each sample gives the same numbers for each sample. A generator that
+    the dataset stores is copied into each worker, so all workers get the same numbers. In the next epoch new workers
+    copy the unchanged original again and repeat the numbers of the first epoch. In each worker PyTorch seeds only the
+    global generators of PyTorch, Python and NumPy.
 
 Fix
-    Use the global generators, which PyTorch seeds in each worker, or make one generator per sample. A third way is a
-    ``worker_init_fn`` that sets ``dataset.rng`` from ``torch.initial_seed()``.
+    Seed once at the start of the program, and call the global functions such as ``torch.rand`` and
+    ``numpy.random.rand`` in ``__getitem__``: PyTorch seeds them differently in each worker. If the dataset needs its
+    own generator, create it on first use in each worker:
 
         def __getitem__(self, index):
-            rng = numpy.random.default_rng((self.seed, self.epoch, index))
+            if self.rng is None:  # set to None in __init__
+                self.rng = numpy.random.default_rng(torch.initial_seed())
 
 When this is fine
-    - A seed computed from the index of the sample or from the epoch, and a dataset that computes its samples from it.
-    - A generator of the dataset without workers, with a ``worker_init_fn``, or next to ``get_worker_info()``.
-    - A generator that only split or permuted the data when the dataset was built.
-    - Held-out data, whose noise should be fixed.
+    - The seed is computed from the index of the sample or from the epoch.
+    - The dataset has its own generator and no workers, or each worker seeds it in ``worker_init_fn``.
+    - The generator was used only to split or permute the data when the dataset was built.
+    - The samples are held-out samples, whose random numbers should be the same in every epoch.
 
 How it is detected
-    In a loader that is trained on: (1) one constant seed is set 16 times within 4 or more batches while samples are
-    loaded in the main process; or (2) a generator in the dataset, or in one of its transforms, is used for each sample
-    in two or more workers, or in workers that are recreated for a second epoch. Random draws that do not matter for
-    training (a debugging probe in the dataset) are reported too: hence a warning. The workers themselves are not
-    traced.
+    In a run, the sanitizer reports a training loader in two cases. (1) Loading the samples of 4 or more batches without
+    workers sets the same seed at least 16 times. (2) The dataset or one of its transforms stores a generator and uses
+    it for each sample, in two or more workers or in workers that are started again for a second epoch. The sanitizer
+    does not look inside the workers. The random numbers may not matter for training, so this is a warning.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -43,7 +45,7 @@ MAX_LOADERS = 64
 
 
 class Detector(BaseDetector):
-    """Records repeated randomness and reports it once its loader is trained on."""
+    """Records loaders with repeated random numbers and reports those that are used for training."""
 
     subscribes_to = (SeedRepeated, GeneratorCopied, LoaderStarted, BackwardStarted, LoaderExhausted)
 
@@ -56,7 +58,7 @@ class Detector(BaseDetector):
     def observe(
         self, event: SeedRepeated | GeneratorCopied | LoaderStarted | BackwardStarted | LoaderExhausted
     ) -> list[Evidence] | None:
-        """Return evidence when a loader whose randomness repeats is trained on."""
+        """Return evidence when a loader with repeated random numbers is used for training."""
         if isinstance(event, BackwardStarted):
             return self._on_training(event.loader)
         if isinstance(event, SeedRepeated):
@@ -85,17 +87,17 @@ class Detector(BaseDetector):
 
     def _seed_evidence(self, event: SeedRepeated) -> Evidence:
         return Evidence(
-            message=f"The generator of {event.generator} was seeded with {event.seed} {event.times} times in "
-            f"{event.batches} batches while samples were loaded: every sample gets the same random numbers.",
+            message=f"The {event.generator} seed was set to the same value ({event.seed}) {event.times} times while "
+            f"{event.batches} batches were loaded: every sample gets the same random numbers.",
             location=event.location,
         )
 
     def _copy_evidence(self, event: GeneratorCopied) -> Evidence:
-        across_workers = f"{event.workers} workers draw the same numbers" if event.workers > 1 else ""
-        across_epochs = "" if event.persistent else "every epoch starts with the same numbers"
+        across_workers = f"the {event.workers} workers use the same random numbers" if event.workers > 1 else ""
+        across_epochs = "" if event.persistent else "every epoch starts with the same random numbers"
         return Evidence(
-            message=f"{event.generator} ({event.kind}) is copied into each worker in the same state: "
-            f"{', and '.join(filter(None, (across_workers, across_epochs)))}.",
+            message=f"Each worker gets a copy of {event.generator} ({event.kind}) in the same state: "
+            f"{' and '.join(filter(None, (across_workers, across_epochs)))}.",
             location=event.made_at or event.location,
             related=((event.used_at, "used for each sample here"),),
             dedup_key=event.generator,
@@ -147,6 +149,6 @@ FAILURE = Failure(
             ),
         },
     ),
-    fix="Seed once at the start, or make a generator for each sample from (seed, epoch, index).",
+    fix="Seed once at the start of the program, not for each sample; create a generator of the dataset in each worker.",
     detector=Detector,
 )

@@ -1,11 +1,11 @@
 """Features are scaled with the mean and deviation of training and held-out samples together.
 
 What you see
-    The validation score is better than what the model achieves in use, where tomorrow's mean is unknown: a little
-    better, or much better with few or skewed samples.
+    The validation score is better than the model is in use: a little better, or much better with few or skewed samples.
 
 Why it happens
-    ``(x - x.mean(0)) / x.std(0)`` is right arithmetic at the wrong time: before the split instead of after it.
+    ``(x - x.mean(0)) / x.std(0)`` runs before the split, so the mean and the deviation contain the held-out samples. In
+    use, the mean of future samples is unknown.
 
 Fix
     Split first, compute mean and deviation on the training part, and apply them to both parts.
@@ -14,16 +14,16 @@ Fix
         x = (x - mean) / deviation
 
 When this is fine
-    - Statistics of the training part applied to both parts, or each part scaled by its own.
-    - Fixed constants, such as those of ImageNet or 1/255.
-    - Features that are centred by nature, or by design (+1 and -1).
-    - A table that is scaled together and of which nothing is held out.
+    - Both parts are scaled with the mean and deviation of the training part, or each part with its own.
+    - You scale with fixed constants, such as those of ImageNet or 1/255.
+    - The features have mean 0 by nature or by design (+1 and -1).
+    - You scale a table of which no sample is held out.
 
 How it is detected
-    In a table of all samples that the training and the held-out loader read, every feature, or the full table, has mean
-    0 and deviation 1 to 1e-5, while the training part alone is off by more than 1e-3. Data that its publisher scaled is
-    reported too: its held-out score is tainted all the same, though not by this program. Hence a warning. Not detected:
-    statistics that include a third, unused part, and tables that are read from files.
+    In a run, the sanitizer examines the table that the training loader and the held-out loader both read. It reports a
+    table in which every feature, or the full table, has mean 0 and deviation 1 with an error below 1e-5, while the mean
+    of the training samples alone differs from 0 by more than 1e-3. Data that was published in this form is reported
+    too, so this is a warning. Datasets that read files are not checked.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -75,9 +75,9 @@ class Detector(BaseDetector):
             self._reported.add(trainer)
             held_out_location = self._made_at.get(held_out)
             return Evidence(
-                message=f"Together the {scaled.samples} training and held-out samples have mean 0 and deviation 1 "
-                f"exactly, but the mean of the training samples is off by {offset:.2g}: held-out samples were "
-                "included in the scaling.",
+                message=f"Held-out samples were included in the scaling: all {scaled.samples} training and held-out "
+                f"samples together have mean 0 and deviation 1, but the mean of the training samples is {offset:.2g} "
+                "away from 0.",
                 location=self._made_at.get(trainer),
                 related=((held_out_location, "the held-out loader"),) if held_out_location is not None else (),
             )

@@ -1,12 +1,12 @@
 """Each worker of a loader iterates over the full stream, so every sample is loaded once per worker.
 
 What you see
-    An epoch is as many times longer as there are workers: four workers make one epoch four. Validation figures change
-    little but take four times as long, and held-out counts are wrong.
+    With four workers, every epoch is four times as long. Validation scores change little but take four times as long to
+    compute, and the number of held-out samples is wrong.
 
 Why it happens
     The sampler of a loader divides the indices of a dataset among its workers. An ``IterableDataset`` has no indices:
-    each worker iterates over a copy of it, and dividing the stream is left to the dataset.
+    each worker iterates over a copy of it, and the dataset itself must divide the stream.
 
 Fix
     In ``__iter__``, take every ``num_workers``-th sample, or give each worker its own files.
@@ -16,15 +16,15 @@ Fix
         yield from itertools.islice(self.stream, first, None, step)
 
 When this is fine
-    - A stream that takes its part from ``torch.utils.data.get_worker_info()`` or from a ``worker_init_fn``.
-    - An endless random stream whose workers are seeded differently.
-    - A single worker.
-    - A stream whose batches are all equal.
+    - The dataset divides the stream with ``torch.utils.data.get_worker_info()`` or in a ``worker_init_fn``.
+    - The stream is random and endless, and each worker has its own seed.
+    - The loader has a single worker.
+    - All batches of the stream are equal.
 
 How it is detected
-    At run time: all workers of a loader return the same first batch, and then a different one. If a copied generator
-    makes them equal, DAT005 is reported instead. Lint cannot tell, because the iterable inside a dataset may itself
-    divide the samples among workers, as Hugging Face streams do.
+    In a run, the sanitizer reports a loader whose workers all return the same first batch and then a different second
+    batch. If a copied generator explains the equal batches, DAT005 is reported instead. The linter cannot detect it,
+    because the iterable inside a dataset may divide the samples among the workers itself, as Hugging Face streams do.
 
 References
     huggingface/datasets#3423, "The data is repeated num_works times",
@@ -60,7 +60,7 @@ class Detector(BaseDetector):
             name = event.dataset.kind if event.dataset is not None else "its dataset"
             return Evidence(
                 message=f"All {event.workers} workers of this loader began with the same batch of {event.samples} "
-                f"samples: each iterates over all of {name}, and every sample is loaded {event.workers} times.",
+                f"samples: each worker iterates over all of {name}, so every sample is loaded {event.workers} times.",
                 location=event.made_at or event.location,
                 related=((event.location, "iterated here"),) if event.made_at and event.location else (),
             )

@@ -1,12 +1,12 @@
 """A transform is set through one part of a split dataset and changes all of its parts.
 
 What you see
-    The training augmentation has no effect, because the evaluation transform has replaced it. Or the reverse: held-out
+    Either the training augmentation has no effect, because the evaluation transform has replaced it, or the held-out
     samples are augmented, and the validation loss is noisy.
 
 Why it happens
-    ``random_split`` copies nothing. Each ``Subset`` holds indices and a reference to one dataset, so ``train.dataset``
-    and ``val.dataset`` are the same object with one transform.
+    ``random_split`` does not copy the dataset. Each ``Subset`` holds its indices and a reference to the dataset, so
+    ``train.dataset`` and ``val.dataset`` are the same object with one transform.
 
 Fix
     Give each part its own dataset object.
@@ -17,17 +17,16 @@ Fix
     Or build two datasets over the same files, one per transform, and use ``Subset(plain, val.indices)``.
 
 When this is fine
-    - A transform that both parts should have, even if it is set through one of them.
-    - One part that is used alone.
-    - A part that was given a copy of the dataset before.
-    - Two datasets that share their files.
-    - A transform that is set again before every phase, or after training.
+    - Both parts should have this transform.
+    - Only one of the parts is used.
+    - The part has its own copy of the dataset before its transform is set.
+    - Two datasets read the same files.
+    - The transform is set again before every phase, or only after training.
 
 How it is detected
-    From the text only, because PyTorch does not see an attribute assignment. Right after the split, before any code
-    reads a part, an attribute is set to one value through one part and to another through a second part; or it is set
-    to another value than the argument of that name with which the dataset was built. Two parts are used afterwards. In
-    both cases the first value is never used.
+    Only the linter finds it, from the source code. It reports an attribute that is set right after the split, before
+    any part is read, in two cases: it is set to one value through one part and to another value through a second part,
+    or the dataset was built with another value for it. In both cases two parts are used later.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same
@@ -60,7 +59,7 @@ class Parts(NamedTuple):
     dataset: ast.expr
     block: Sequence[ast.stmt]
     positions: tuple[int, ...]
-    """Indices of the statements in the block that create the parts."""
+    """Indices in the block of the statements that create the parts."""
 
     @property
     def statement(self) -> ast.stmt:
@@ -70,25 +69,25 @@ class Parts(NamedTuple):
 
 def find_splits(source: SourceFile) -> Iterator[Parts]:
     """Yield the parts that each block creates of one dataset, each under its own name."""
-    names_of = imported_names(source.tree)  # the interpreter skips files that only define data
+    names_of = imported_names(source.tree)  # `source` has no operations where a file only defines data
     blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
-        for place, each in enumerate(block):
+        for index, each in enumerate(block):
             if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call) or len(each.targets) != 1:
                 continue
             name, target, dataset = qualified_name(each.value, names_of), each.targets[0], _dataset(each.value)
             if dataset is not None and name in SPLITS and isinstance(target, ast.Tuple | ast.List):
-                yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (place,))
+                yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (index,))
             elif dataset is not None and name in SUBSETS and dotted_name(target) and dotted_name(dataset):
-                subsets.setdefault(dotted_name(dataset), []).append((place, dotted_name(target), dataset))
+                subsets.setdefault(dotted_name(dataset), []).append((index, dotted_name(target), dataset))
         for subset_group in subsets.values():
-            places, names, of = zip(*subset_group, strict=True)
-            yield Parts(names, of[0], block, places)
+            positions, names, datasets = zip(*subset_group, strict=True)
+            yield Parts(names, datasets[0], block, positions)
 
 
 def read_names(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """Yield a name for each place in a node that reads it, except for its length or an attribute."""
+    """Yield a name each time that a node reads it for more than its length or an attribute."""
     for parent in ast.walk(node):
         harmless = (
             isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in HARMLESS_FUNCTIONS
@@ -143,7 +142,7 @@ def _find_conflict(source: SourceFile, parts: Parts, settings: Sequence[_Setting
         unused, where, label = original, original, "passed here, but never used"
     names = " and ".join(f"`{each}.dataset`" for each in parts.names)
     yield Hit(
-        message=f"{names} are one object: its {last.attribute} becomes `{_short(last.value)}` for all of them, and "
+        message=f"{names} are the same object: all parts get the {last.attribute} `{_short(last.value)}`, and "
         f"`{_short(unused)}` is never used.",
         node=last.node,
         related=((parts.statement, "split here"), (where, label)),
@@ -161,7 +160,7 @@ def _short(value: ast.expr) -> str:
 
 
 def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> ast.expr | None:
-    """Return the argument of this name that the dataset was built with; None where there is none, or it may be used."""
+    """Return the argument that the dataset was built with for an attribute; None if there is none or it may be used."""
     dataset: ast.expr | None = parts.dataset
     scope = enclosing_definition(source, parts.statement, FUNCTIONS)
     if len(list(read_names(scope, {dotted_name(dataset)} - {""}))) > len(parts.positions):

@@ -1,12 +1,11 @@
-"""The loss is computed on the CPU although the model runs on an accelerator.
+"""The loss is computed on the CPU although the model runs on the GPU.
 
 What you see
-    The accelerator is idle much of the time and one CPU core is busy. The time of an update hardly depends on the size
-    of the model.
+    The GPU is idle much of the time, and one CPU core is busy. A smaller model is hardly faster.
 
 Why it happens
-    Moving a tensor is always allowed. With ``loss_fn(model(x).cpu(), y)`` the loss and its gradient are computed on the
-    CPU, and every update waits for the copy there and back.
+    PyTorch allows you to move the output to the CPU. With ``loss_fn(model(x).cpu(), y)`` the loss and its gradient are
+    computed on the CPU, and every update waits until the output is copied to the CPU and its gradient back to the GPU.
 
 Fix
     Move the targets to the device of the output.
@@ -14,17 +13,16 @@ Fix
         loss = loss_fn(output, y.to(output.device))  # not loss_fn(output.cpu(), y)
 
 When this is fine
-    - Metrics computed on the CPU from detached outputs.
-    - Batches that are moved to the device one by one.
-    - Models that are spread over several devices on purpose.
-    - Optimizers that keep their averages in host memory.
-    - Actors on the CPU next to a learner on an accelerator.
+    - You compute metrics on the CPU from detached outputs.
+    - You move each batch to the GPU when it is needed.
+    - The model is spread over several devices on purpose.
+    - The optimizer stores its running averages in CPU memory.
+    - In reinforcement learning, the actors run on the CPU and the learner on the GPU.
 
 How it is detected
-    In three backward passes in a row the targets of the loss are on the CPU, while the newest output of the model whose
-    parameters receive the gradient is on an accelerator. It is slow, not wrong: hence a note. It cannot happen without
-    an accelerator and has not been tried on one: it was tested with tensors of PyTorch's "meta" device. A model that
-    was left on the CPU altogether is not checked.
+    In a run, the sanitizer reports three successive backward passes in which the targets of the loss are on the CPU and
+    the output of the model is on a GPU or another accelerator. The result is correct but slow, so this is a note. The
+    check was tested with PyTorch's "meta" device only, not on a GPU. A model that runs on the CPU is not checked.
 
 References
     CUDA semantics, "Asynchronous execution", https://docs.pytorch.org/docs/stable/notes/cuda.html
@@ -56,7 +54,7 @@ class Detector(BaseDetector):
         self._unread_reason = ""
 
     def observe(self, event: ModelCalled | BackwardLosses | BackwardEnded) -> Evidence | None:
-        """Return evidence in the third such backward."""
+        """Return evidence in the third backward pass in a row with a loss on the CPU."""
         if isinstance(event, ModelCalled):
             device = _accelerator_type(event.output)
             self._output = None if device is None else (device, event.parameters)
@@ -83,8 +81,8 @@ class Detector(BaseDetector):
         if self._count != MIN_BACKWARDS:
             return None
         return Evidence(
-            message=f"In {MIN_BACKWARDS} backward passes in a row the output of the model was on "
-            f"{self._output[0]} and its loss was computed on the CPU.",
+            message=f"In {MIN_BACKWARDS} successive backward passes the model's output was on "
+            f"{self._output[0]}, but the loss was computed on the CPU.",
             location=suspect.location,
         )
 
@@ -127,6 +125,6 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Compute the loss on the device of the output: loss_fn(output, y.to(output.device)).",
+    fix="Move the targets to the device of the output: loss_fn(output, y.to(output.device)).",
     detector=Detector,
 )

@@ -1,12 +1,13 @@
-"""All ranks of a data-parallel run train on the same batches, so the work of all but one of them is wasted.
+"""All processes (ranks) of a data-parallel run train on the same batches, so only one of them does useful work.
 
 What you see
     The run is no faster than on one device: an epoch takes as many updates as with one process, and the loss curve is
-    that of one process. The effective batch is one batch.
+    the same. More processes do not increase the number of samples per update.
 
 Why it happens
-    ``DistributedDataParallel`` averages gradients and does not touch the data. Each process has its own loader. With
-    the same order, or the same seed, these give the same samples, and the mean of equal gradients is a valid gradient.
+    ``DistributedDataParallel`` averages gradients but does not divide the data. Each process has its own loader. If all
+    loaders have the same order or the same seed, all processes get the same samples, and the average of their equal
+    gradients is the gradient of one process.
 
 Fix
     Give each rank its own part of the data.
@@ -14,23 +15,23 @@ Fix
         sampler = DistributedSampler(data)  # and sampler.set_epoch(epoch) before each epoch
         loader = DataLoader(data, batch_size=16, sampler=sampler)
 
-    For a stream, take every ``world_size``-th sample from ``rank`` on (Hugging Face: ``split_dataset_by_node``). For
-    random draws, seed with ``seed + rank``.
+    For a stream, take every ``world_size``-th sample, starting with sample ``rank`` (Hugging Face:
+    ``split_dataset_by_node``). If samples are generated at random, seed each process with ``seed + rank``.
 
 When this is fine
-    - A global batch of which each process takes its part.
-    - Another seed on each process with ``shuffle=True``, which draws with replacement across processes.
-    - One batch that is overfitted, or all of the data in each update.
-    - Parallelism within a layer or along the sequence, where all processes get the same input and compute a part each.
-    - A separate task on each process.
+    - Each process loads the same global batch and trains on its own part of it.
+    - Each process has its own seed with ``shuffle=True``, so the processes get different samples by chance.
+    - You overfit one batch on purpose, or each update uses all of the data.
+    - You use tensor or sequence parallelism: all processes get the same input, and each computes a part of the model.
+    - Each process has its own task.
 
 How it is detected
-    The gradients that two ranks compute are compared before the wrapper averages them, in the 1st, 2nd, 4th, 8th, ...
-    round. In all of them the gradients were equal, and so were the inputs of the model, which were not always the same.
-    Not detected: runs whose dropout differs between processes, and gradients that are averaged by hand. A check that
-    processes agree on equal data is reported too: hence a warning. Lint cannot tell which seed or which part of the
-    data a process has. A run of one process cannot have this failure, so the teaching loop has no switch for it: the
-    script below starts a second process.
+    In a run, the sanitizer compares the inputs of the model and the gradients of two ranks before
+    ``DistributedDataParallel`` averages them, in the 1st, 2nd, 4th, 8th, ... update. It reports two ranks that were
+    equal in each of these updates, while the inputs changed from update to update. Not detected: runs whose dropout
+    differs between processes, and gradients that are averaged by hand. A program that gives all processes equal data as
+    a test is reported too, so this is a warning. The linter cannot detect it, because it does not know which seed or
+    which part of the data a process has. The failure needs two processes, so the script below starts a second one.
 
 References
     stanford-crfm/mistral#194, "Distributed Training: Data seem to be identical across processes",
@@ -50,8 +51,8 @@ from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderStarted, ModelReplicated, RanksCompared, Ref
 
-MIN_UPDATES: Final = 4  # the first few may be a warm-up, or a check that both ranks compute the same
-MIN_DISTINCT_INPUTS: Final = 3  # fewer are a batch that is overfitted
+MIN_UPDATES: Final = 4  # the first updates may be a warm-up, or a test that all ranks compute the same
+MIN_DISTINCT_INPUTS: Final = 3  # a program with fewer inputs overfits one batch
 MAX_LOADERS: Final = 64
 
 
@@ -63,7 +64,7 @@ class _Model:
     compared: int = 0
     inputs: set[tuple[float, ...]] = field(default_factory=set[tuple[float, ...]])
     decided: bool = False
-    """Reported, or two ranks differed."""
+    """The model was reported, or its ranks differed."""
 
 
 class Detector(BaseDetector):
@@ -77,7 +78,7 @@ class Detector(BaseDetector):
         self._max_group_size = 0
 
     def observe(self, event: ModelReplicated | RanksCompared | LoaderStarted) -> Evidence | None:
-        """Return evidence once two ranks were equal in every update compared, for enough different inputs."""
+        """Return evidence once two ranks were equal in every compared update, for enough different inputs."""
         if isinstance(event, ModelReplicated):
             self._models[event.wrapper] = _Model(event.location)
             self._max_group_size = max(self._max_group_size, event.group_size)
@@ -105,9 +106,9 @@ class Detector(BaseDetector):
         location = loader or model.wrapped_at or event.location
         related = [(model.wrapped_at, "the model is wrapped here"), (event.location, "the optimizer steps here")]
         return Evidence(
-            message=f"Ranks {first} and {second} train on the same batches: in all "
-            f"{format_count(model.compared, 'update')} that were compared, the latest being number "
-            f"{event.compared_update}, their inputs and their gradients before averaging were equal.",
+            message=f"Ranks {first} and {second} train on the same batches: their inputs and their gradients were "
+            f"equal in all {format_count(model.compared, 'update')} that were compared up to update "
+            f"{event.compared_update}.",
             location=location,
             related=tuple((line, label) for line, label in related if line is not None and line != location),
             dedup_key=event.wrapper,

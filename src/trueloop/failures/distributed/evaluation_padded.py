@@ -1,30 +1,31 @@
 """A DistributedSampler repeats some held-out samples so that all processes have the same number of them.
 
 What you see
-    The measured figure changes with the number of processes, and differs from that of one process in the third digit.
-    Where predictions are gathered, there are more of them than samples.
+    The validation score changes slightly with the number of processes. If you gather the predictions of all processes,
+    you get more predictions than samples.
 
 Why it happens
-    ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes,
-    because in training a process with fewer batches would make the others wait. In training this does no harm.
+    ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes. In
+    training this does no harm. In an evaluation, the repeated samples count twice.
 
 Fix
-    Divide the samples without repeating any, then add up sums and counts with ``all_reduce``.
+    Give each process its own samples without repeating any, then add up the sums and counts with ``all_reduce``.
 
         part = Subset(held_out, range(rank, len(held_out), world_size))
         loader = DataLoader(part, batch_size=64)
 
-    No call within that loop may then wait for the other processes. Or gather, and cut to ``len(held_out)``.
+    The processes then have different numbers of batches, so do not call ``all_reduce`` inside the loop. Alternatively,
+    gather the predictions and keep only the first ``len(held_out)`` of them.
 
 When this is fine
-    - A held-out set whose size is a multiple of the number of processes.
-    - A program that cuts what it has gathered to the size of the set, such as Accelerate's ``gather_for_metrics``.
-    - Evaluation in one process.
+    - The size of the held-out set is a multiple of the number of processes.
+    - You remove the repeated samples after gathering, for example with Accelerate's ``gather_for_metrics``.
+    - You evaluate in one process.
 
 How it is detected
-    At run time: a loader whose ``DistributedSampler`` returns another number of samples than the dataset has is
-    iterated in eval mode and not trained on. A later cut to the size of the set is not seen: hence a note. Lint cannot
-    tell, because the text does not show the size of the set.
+    In a run, the sanitizer reports a loader for evaluation in eval mode whose ``DistributedSampler`` does not return
+    exactly as many samples as the dataset has. It cannot see whether the program removes the repeated samples later, so
+    this is a note. The linter cannot detect it, because it does not know the size of the dataset.
 
 References
     pytorch/pytorch#25162, "Incorrect Validation Accuracy Due to Distributed Sampler",
@@ -45,11 +46,11 @@ from trueloop.tracing.events import LoaderStarted, Ref
 
 
 class _Sharding(NamedTuple):
-    """How a dataset is divided among processes."""
+    """How a sampler divides a dataset among processes."""
 
     samples: int
     yielded: int
-    """Samples that all processes get together."""
+    """Total number of samples that the sampler returns in all processes."""
     processes: int
     made_at: CodePosition | None
 
@@ -71,32 +72,32 @@ class Detector(BaseDetector):
                 self._shardings[event.loader] = sharding
             return []
         self._pass_count += len(event.passes)
-        return [evidence for sweep in event.passes if (evidence := self._evidence(sweep)) is not None]
+        return [evidence for eval_pass in event.passes if (evidence := self._evidence(eval_pass)) is not None]
 
     def inconclusive(self) -> str:
         """Return a reason where there was no evaluation pass."""
         return "" if self._pass_count else "no loader was iterated without training"
 
-    def _evidence(self, sweep: EvaluationPass) -> Evidence | None:
-        sharding = self._shardings.get(sweep.loader)
-        if sharding is None or not all(call.all_eval for call in sweep.calls):
+    def _evidence(self, eval_pass: EvaluationPass) -> Evidence | None:
+        sharding = self._shardings.get(eval_pass.loader)
+        if sharding is None or not all(call.all_eval for call in eval_pass.calls):
             return None
         repeated = sharding.yielded - sharding.samples
-        what = f", {repeated} of them twice" if repeated > 0 else f" and omits {-repeated}"
+        what = f", {repeated} of them twice" if repeated > 0 else f" and leaves out {-repeated}"
         return Evidence(
-            message=f"This held-out set has {sharding.samples} samples, but its DistributedSampler yields "
-            f"{sharding.yielded} over {sharding.processes} processes{what}.",
+            message=f"This held-out set has {sharding.samples} samples, but its DistributedSampler returns "
+            f"{sharding.yielded} to {sharding.processes} processes{what}.",
             location=sharding.made_at,
-            related=((sweep.calls[0].location, "measured here"),) if sweep.calls[0].location else (),
-            first_update=sweep.update,
+            related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
+            first_update=eval_pass.update,
         )
 
 
 def _sharding(event: LoaderStarted) -> _Sharding | None:
-    """Return how a dataset is divided; None where each sample is yielded once."""
+    """Return how a sampler divides its dataset; None where it returns each sample once."""
     sampler: Any = getattr(event.live_loader.batch_sampler, "sampler", event.live_loader.sampler)
     yielded, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
-    if not isinstance(yielded, int) or not isinstance(processes, int):  # another class of this name
+    if not isinstance(yielded, int) or not isinstance(processes, int):  # another class with this name
         return None
     samples = len(sampler.dataset)
     return None if yielded == samples else _Sharding(samples, yielded, processes, event.made_at or event.location)
@@ -107,7 +108,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-rank, world_size = 0, 2  # as torchrun would say
+rank, world_size = 0, 2  # torchrun sets these values
 x = torch.randn(85, 8)
 y = x.sum(1, keepdim=True)
 train_set, held_out_set = TensorDataset(x[:64], y[:64]), TensorDataset(x[64:], y[64:])
@@ -142,6 +143,6 @@ FAILURE = Failure(
             ", sampler=DistributedSampler(held_out_set, world_size, rank, False)": "",
         },
     ),
-    fix="Divide held-out samples without repeating any, and add up sums and counts over the processes.",
+    fix="Divide the held-out samples without repeating any, and add up sums and counts over the processes.",
     detector=Detector,
 )

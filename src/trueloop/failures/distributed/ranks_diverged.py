@@ -1,17 +1,17 @@
-"""The ranks of a data-parallel run hold different parameters, although each should hold a copy of one model.
+"""The processes (ranks) of a data-parallel run have different parameters, although their models should be equal.
 
 What you see
-    The loss looks as usual, since it is that of one process. Validation is worse than on one device and depends on the
-    rank that computes it; a checkpoint holds the model of the rank that wrote it. Gradients are averaged over models
-    that differ, so each model descends along the slope of another.
+    The training loss looks normal. The validation score is worse than on one device and depends on the rank that
+    computes it, and a checkpoint holds the model of the rank that saved it. Each model is updated with gradients that
+    were partly computed for other weights.
 
 Why it happens
-    ``DistributedDataParallel`` makes the parameters equal once, when it is built. After that it averages gradients and
-    relies on every process to apply the same update. It never compares the parameters again.
+    ``DistributedDataParallel`` makes the parameters equal once, when it is built. Afterwards it averages only the
+    gradients, and relies on every process to apply the same update. It never compares the parameters again.
 
 Fix
-    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, use one
-    learning rate and one loss scale, and step on all ranks or on none.
+    Change parameters in the same way on every rank, or before the model is wrapped: load checkpoints on all ranks, use
+    the same learning rate and loss scale everywhere, and skip a step on all ranks or on none.
 
         skip = (~loss.isfinite()).float()
         dist.all_reduce(skip)
@@ -19,17 +19,17 @@ Fix
             optimizer.step()
 
 When this is fine
-    - Shards of FSDP2 and of tensor parallelism, which are not compared.
-    - Parameters that the model tells the wrapper to ignore, and buffers such as the statistics of BatchNorm.
-    - Models of other process groups, as in a pipeline.
-    - Local SGD, which steps between two reductions or averages with a communication hook of its own.
-    - Uneven inputs under ``join()``.
-    - Rounding, by which hardware of different kinds may differ.
+    - You use FSDP2 or tensor parallelism, where each rank has a part of the parameters; these are not compared.
+    - The parameters are excluded from ``DistributedDataParallel``, or are buffers such as BatchNorm statistics.
+    - The models belong to different process groups, as in pipeline parallelism.
+    - You use local SGD, which makes several steps before it averages the models.
+    - The ranks have different numbers of batches and run under ``join()``.
+    - The GPUs are of different kinds and round differently.
 
 How it is detected
-    Two ranks compare their parameters right after the same reduction and the step that follows it, where all copies
-    must be equal. Not checked: parameters outside the wrapper, and ranks that are not traced. A run of one process
-    cannot have this failure, so the teaching loop has no switch for it: the script below starts a second process.
+    In a run, the sanitizer compares the parameters of two ranks right after a step that used averaged gradients, when
+    all copies must be equal. Parameters outside the wrapper, and ranks that run without the sanitizer, are not checked.
+    The failure needs two processes, so the script below starts a second one.
 
 References
     torch.nn.parallel.DistributedDataParallel, "Internal Design",
@@ -45,11 +45,11 @@ from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import ModelReplicated, RanksCompared
 
-MAX_NAMES: Final = 3  # parameters that a message lists
+MAX_NAMES: Final = 3  # of the parameters that a message lists
 
 
 class Detector(BaseDetector):
-    """Reports two ranks that hold different values of one parameter."""
+    """Reports two ranks that have different values of one parameter."""
 
     subscribes_to = (ModelReplicated, RanksCompared)
 
@@ -58,7 +58,7 @@ class Detector(BaseDetector):
         self._max_group_size = 0
 
     def observe(self, event: ModelReplicated | RanksCompared) -> Evidence | None:
-        """Return evidence where something differs by more than rounding."""
+        """Return evidence where parameters differ by more than rounding."""
         if isinstance(event, ModelReplicated):
             self._max_group_size = max(self._max_group_size, event.group_size)
             return None
@@ -71,11 +71,11 @@ class Detector(BaseDetector):
         rest = f" and {more} more" if more > 0 else ""
         share = _difference_text(event.differing[0][1])
         last = event.last_equal_update
-        since = "" if last is None else f"; after {format_count(last, 'update')} they were equal"
+        since = "" if last is None else f"; they were equal after {format_count(last, 'update')}"
         return Evidence(
-            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold "
-            f"different values of {names}{rest} ({len(event.differing)} of "
-            f"{event.parameters} parameters, {share}){since}.",
+            message=f"Ranks {first} and {second} have different values of {names}{rest} after "
+            f"{format_count(event.compared_update, 'update')} ({len(event.differing)} of {event.parameters} "
+            f"parameters differ, {share}){since}.",
             location=event.location,
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),
@@ -89,7 +89,7 @@ class Detector(BaseDetector):
 
 
 def _difference_text(share: float) -> str:
-    return f"by up to {share:.1%} of their size" if math.isfinite(share) else "not finite on one of them"
+    return f"by up to {share:.1%} of their size" if math.isfinite(share) else "with NaN or infinity on one rank"
 
 
 FAILURE = Failure(
@@ -110,7 +110,7 @@ def train(rank, rendezvous):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(6, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # another learning rate on each rank
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # a different learning rate on each rank
     for step in range(16):
         x = torch.randn(16, 6)
         optimizer.zero_grad()
@@ -156,6 +156,6 @@ if __name__ == "__main__":
     train(0, rendezvous)
     other.join()
 """,
-    fix="Load weights, step and set learning rates on every rank alike; all-reduce values that decide.",
+    fix="Load weights, set learning rates and step in the same way on every rank; all-reduce values that decide this.",
     detector=Detector,
 )

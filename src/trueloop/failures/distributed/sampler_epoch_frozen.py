@@ -1,32 +1,31 @@
-"""``DistributedSampler.set_epoch`` is never called, so every epoch has the order of the first.
+"""``DistributedSampler.set_epoch`` is never called, so every epoch has the same order as the first.
 
 What you see
-    Nothing in the loss. Each process sees the same samples in the same order in every epoch, and never those of another
-    process: the more processes, the smaller the part of the data that each of them mixes. Runs of many epochs gain less
-    than they should.
+    Long training helps less than it should. In every epoch each process gets the same samples in the same order, and
+    never the samples of another process. The loss does not show it.
 
 Why it happens
-    The sampler computes its order from its seed and its epoch alone, so that all processes agree without communication.
-    The epoch stays 0 until ``set_epoch`` is called, and a fixed order is a valid one.
+    The sampler computes the order only from its seed and its epoch number, so that all processes agree without
+    communication. The epoch number stays 0 until ``set_epoch`` is called, and no error tells you so.
 
 Fix
-    Set the epoch of the sampler before each epoch.
+    Call ``set_epoch`` before each epoch.
 
         for epoch in range(epochs):
             loader.sampler.set_epoch(epoch)
             for inputs, targets in loader:
 
 When this is fine
-    - A sampler with ``shuffle=False``, a single epoch, or epochs of one batch.
-    - ``set_epoch`` called through ``loader.sampler``, a batch sampler, a helper, Accelerate or Lightning.
-    - A run that resumes at a later epoch.
-    - Two models or optimizers that alternate on one order.
-    - A model that is rebuilt or rolled back in between.
+    - The sampler has ``shuffle=False``, you train for a single epoch, or an epoch has one batch.
+    - ``set_epoch`` is called elsewhere: on a batch sampler, in a helper function, by Accelerate or by Lightning.
+    - The run resumes at a later epoch.
+    - Two models or optimizers train on the same order in turn.
+    - The model is built again, or older weights are loaded, between the epochs.
 
 How it is detected
-    At run time: two epochs in a row over one dataset used the same epoch and seed of the sampler, and one optimizer
-    stepped on two or more batches of both. Repeating an order on purpose is reported too: hence a warning. In the text:
-    a loop over epochs trains on such a loader, and nothing ever sets its epoch.
+    In a run, the sanitizer reports two successive epochs over a dataset in which the sampler had the same seed and the
+    same epoch number, and one optimizer stepped on two or more batches of both. The linter reports a loop over epochs
+    that trains on such a loader without any call of ``set_epoch``. It may be intended, so this is a warning.
 
 References
     torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,
@@ -48,7 +47,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import DistributedEpochStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
 
-MIN_BATCHES: Final = 2  # of an epoch that one optimizer has stepped on
+MIN_BATCHES: Final = 2  # batches of an epoch that one optimizer has to step on
 MAX_DATASETS: Final = 64
 
 
@@ -56,9 +55,9 @@ MAX_DATASETS: Final = 64
 class _Epoch:
     start: DistributedEpochStarted
     generation: int
-    """Count of optimizers built and weights loaded so far."""
+    """Number of times that an optimizer was built or weights were loaded before this epoch."""
     batches: dict[Ref, set[int]] = field(default_factory=dict[Ref, set[int]])
-    """Optimizer -> the first batches it has stepped on."""
+    """Optimizer -> indices of the first batches of this epoch that it has stepped on."""
 
     def trained_optimizers(self) -> set[Ref]:
         """Return the optimizers that have stepped often enough in this epoch."""
@@ -125,8 +124,8 @@ class Detector(BaseDetector):
             else None
         )
         return Evidence(
-            message=f"Two epochs in a row have the same order: their DistributedSampler (seed {seed}, {processes} "
-            f"replicas) is at epoch {epoch} in both.",
+            message=f"Two successive epochs have the same order: DistributedSampler uses epoch number {epoch} in both "
+            f"(seed {seed}, {processes} replicas).",
             location=start.location or start.made_at,
             related=((start.made_at, "the loader is built here"),) if start.location and start.made_at else (),
             change=change,
@@ -148,7 +147,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each batch loop within a loop over epochs whose DistributedSampler never gets the epoch."""
     calls = source.ops(OpKind.SET_EPOCH)
     if len({id(each.node) for each in calls}) < source.text.source.count("set_epoch"):
-        return  # it is called on an object that the text does not show
+        return  # `set_epoch` is called on an unknown object
     for start, loader in epoch_loops(source):
         sampler = next((each for each in loader.sources[1:] if each.kind is ValueKind.SAMPLER), None)
         if sampler is None or not all(_has_constant_seed(each) for each in sampler.alternatives()):
@@ -158,8 +157,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         run = source.ops_of_run(start)
         if not source.escapes(sampler, run) and not source.escapes(loader, run):
             yield Hit(
-                message="Every iteration of the epoch loop trains in the same order: `set_epoch()` of the "
-                "DistributedSampler is never called.",
+                message="Every epoch has the same order of samples: `set_epoch()` of the DistributedSampler is never "
+                "called.",
                 node=start.node,
                 related=((sampler.node, "the sampler is built here"),),
                 fix=_insert_set_epoch(source, start, loader),
@@ -169,9 +168,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _has_constant_seed(sampler: AbstractValue) -> bool:
     shuffle = sampler.arguments.get("shuffle") or sampler.arguments.get("3")
     seed = sampler.arguments.get("seed") or sampler.arguments.get("4")
-    torchs = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
+    of_torch = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
     return (
-        torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is ValueKind.CONSTANT)
+        of_torch
+        and (shuffle is None or shuffle.constant() is True)
+        and (seed is None or seed.kind is ValueKind.CONSTANT)
     )
 
 

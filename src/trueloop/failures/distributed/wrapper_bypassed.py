@@ -1,30 +1,30 @@
 """Training calls the plain model instead of its DistributedDataParallel wrapper, so gradients are never averaged.
 
 What you see
-    Adding processes changes nothing: loss and accuracy are those of one process with its own batches. The ranks drift
-    apart from the first update on, and the checkpoint of rank 0 has seen a fraction of the data.
+    More processes do not improve loss or accuracy: each process trains its own model on its own batches. From the first
+    update on the models differ, and the checkpoint of rank 0 holds a model that was trained on a part of the data.
 
 Why it happens
-    The wrapper averages gradients with hooks that a call of the wrapper prepares. ``model.module(x)`` calls the plain
-    model: its backward fills the gradients of this process, and the hooks do nothing.
+    Calling the wrapper prepares it to average the gradients in the backward pass. ``model.module(x)`` calls the plain
+    model instead, so the backward pass computes only the gradients of this process, and no error is raised.
 
 Fix
-    Call the wrapper. Where training needs another method of the model, call that method in ``forward``.
+    Call the wrapper. If training needs another method of the model, call that method inside ``forward``.
 
         loss = loss_fn(model(x), y)  # not model.module(x)
 
 When this is fine
-    - Evaluation through ``model.module``, which has no backward.
-    - Gradients that the program reduces by itself between backward and step.
-    - ``no_sync()`` for all micro-batches but the last.
-    - A loss on the weights, or a second network on the plain module, in addition to a call of the wrapper.
-    - A GAN that trains its generator through the plain discriminator, whose own gradients are dropped.
+    - You call ``model.module`` for an evaluation, without a backward pass.
+    - You average the gradients yourself between ``backward()`` and ``step()``.
+    - You accumulate gradients under ``no_sync()`` and leave it for the last micro-batch.
+    - You call the wrapper, and call ``model.module`` in addition, for example for a penalty on the weights.
+    - In a GAN, you train the generator through the plain discriminator and discard the discriminator's gradients.
 
 How it is detected
-    Two steps used gradients that backward passes gave to replicated parameters, although since the previous step the
-    wrapper was not called, and its process group began no collective from the first of those backward passes on. A
-    program that now and then averages the parameters themselves needs no wrapper and is reported too: hence a warning.
-    With one process it makes no difference yet.
+    In a run, the sanitizer reports the second step that used new gradients of wrapped parameters although, since the
+    previous step, the wrapper was not called and the processes did not communicate during or after the backward pass. A
+    program that averages the parameters instead of the gradients is reported too, so this is a warning. It is also
+    reported in a run of one process, where it makes no difference yet.
 
 References
     torch.nn.parallel.DistributedDataParallel, and its notes on forward and no_sync,
@@ -39,12 +39,12 @@ from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, BackwardEnded, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
 
-MIN_STEPS: Final = 2  # once may be a trial
-MAX_CALLS: Final = 64  # of different models between two steps
+MIN_STEPS: Final = 2  # a single step may be a trial
+MAX_CALLS: Final = 64  # calls of different models that are recorded between two steps
 
 
 class Detector(BaseDetector):
-    """Counts steps that used gradients of replicated parameters that no rank reduced."""
+    """Counts steps with gradients of replicated parameters that were not averaged over the processes."""
 
     subscribes_to = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
     activated_by = (ModelReplicated,)
@@ -58,7 +58,7 @@ class Detector(BaseDetector):
         self._steps = 0
 
     def observe(self, event: ModelReplicated | ModelCalled | BackwardEnded | ReplicaStepped) -> Evidence | None:
-        """Return evidence at the second step that used unreduced gradients."""
+        """Return evidence at the second step that used gradients that were not averaged."""
         if isinstance(event, ModelReplicated):
             self._wrapped[event.wrapper] = event
         elif isinstance(event, ModelCalled):
@@ -87,7 +87,7 @@ class Detector(BaseDetector):
     def _evidence(
         self, event: ReplicaStepped, wrapped: ModelReplicated, call: ModelCalled | None, used: int
     ) -> Evidence:
-        note = " (no difference yet with one process)" if wrapped.group_size == 1 else ""
+        note = " (with one process this makes no difference yet)" if wrapped.group_size == 1 else ""
         location: CodePosition | None = (call.location if call is not None else None) or event.location
         related = [(wrapped.location, "the model is wrapped here"), (event.location, "the optimizer steps here")]
         return Evidence(
@@ -110,7 +110,7 @@ WRAPPING: Final = """
 
 if not dist.is_initialized():
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group("gloo", **alone)  # or as torchrun says
+    dist.init_process_group("gloo", **alone)  # torchrun sets the address, rank and world size
 replicated = DistributedDataParallel(model)
 """
 
@@ -156,7 +156,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Call the wrapper, model(x), wherever a backward follows.",
+    fix="Call the wrapper, model(x), wherever a backward pass follows.",
     detector=Detector,
     inject=inject,
 )

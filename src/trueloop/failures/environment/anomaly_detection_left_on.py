@@ -1,25 +1,25 @@
 """Autograd's anomaly detection is left on after debugging.
 
 What you see
-    Every update takes two to five times as long, or more, and nothing else is different.
+    Each update takes two to five times as long, or longer. The results are the same.
 
 Why it happens
     ``detect_anomaly`` is a debugging tool that finds the operation that produces a NaN. It records a traceback for each
-    operation of the forward and checks each gradient of the backward. That is slow, but always correct.
+    operation of the forward pass and checks each gradient of the backward pass, which is slow.
 
 Fix
-    Remove it, or make it an option. ``trueloop run`` names the operation that produces a NaN without it (GRD007).
+    Remove the call, or make it an option. ``trueloop run`` finds the operation that produces a NaN without it (GRD007).
 
         torch.autograd.set_detect_anomaly(args.debug)
 
 When this is fine
-    - A few updates with it while you debug.
-    - An option, such as ``if args.debug:``.
-    - A trial whose error is caught.
+    - You use it for a few updates while you debug.
+    - It is under a condition, such as ``if args.debug:``.
+    - The program repeats a failed step with anomaly detection inside ``try`` and ``except``.
 
 How it is detected
-    At run time: it is still on after 32 updates. In the text: it is switched on without a condition and never off. It
-    is slow, not wrong: hence a note.
+    In a run, the sanitizer reports anomaly detection that is still on after 32 updates. The linter reports a call that
+    switches it on without a condition in a file that never switches it off. The results are correct, so this is a note.
 
 References
     Anomaly detection, https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
@@ -54,10 +54,10 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._since: int | None = None
-        """First update of the current streak with anomaly detection on."""
+        """Update at which anomaly detection was switched on; None while it is off."""
 
     def observe(self, event: BackwardStarted) -> Evidence | None:
-        """Return evidence once it has been on for `MIN_UPDATES` updates."""
+        """Return evidence once anomaly detection has been on for `MIN_UPDATES` updates."""
         if not event.anomaly_mode:
             self._since = None
             return None
@@ -66,15 +66,15 @@ class Detector(BaseDetector):
         if event.update - self._since < MIN_UPDATES:
             return None
         return Evidence(
-            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow and meant "
-            "for debugging.",
+            message=f"Anomaly detection has been on for {event.update - self._since} updates: it makes training slow "
+            "and is meant for debugging.",
             location=event.anomaly_at or event.location,
             first_update=self._since,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each call that switches it on without a condition, in a file that never switches it off."""
+    """Yield each call that switches anomaly detection on without a condition, if the file never switches it off."""
     calls = [*source.calls_of(*SETTERS), *source.calls_of(*CONTEXT_MANAGERS), *source.calls_of(*TRAINERS)]
     modes = [(call, _mode_argument(source, call)) for call in calls]
     if any(isinstance(each, ast.Constant) and each.value is False for _, each in modes):
@@ -89,14 +89,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
             edit = source.text.replace(call, f"{_package(source, call)}set_detect_anomaly(False)")
         named = isinstance(call.func, ast.Attribute) or mode is not None
         yield Hit(
-            message="Anomaly detection is switched on without a condition: it is slow and meant for debugging.",
+            message="Anomaly detection is always on: it makes training slow and is meant for debugging.",
             node=call,
-            fix=Fix((edit,), safe=False, description="Switch it off") if named else None,
+            fix=Fix((edit,), safe=False, description="Switch anomaly detection off") if named else None,
         )
 
 
 def _mode_argument(source: SourceFile, call: ast.Call) -> ast.expr | None:
-    """Return the argument that switches it on or off."""
+    """Return the argument that switches anomaly detection on or off."""
     name = source.qualified_name(call.func)
     word = "detect_anomaly" if name in TRAINERS else "mode"
     first = call.args[0] if call.args and name in SETTERS else None
@@ -108,7 +108,7 @@ def _package(source: SourceFile, call: ast.Call) -> str:
 
 
 def _unconditional_nodes(tree: ast.AST) -> set[int]:
-    """Return the ids of nodes under no condition but ``if __name__ == "__main__"``, outside tests and trials."""
+    """Return the ids of all nodes outside conditions (except ``if __name__ == "__main__"``), tests and trials."""
     found, queue = set[int](), [(tree, False)]
     while queue:
         node, tried = queue.pop()
@@ -127,7 +127,7 @@ RULE = Rule(required_words=("detect_anomaly",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Train under anomaly detection."""
+    """Train with anomaly detection switched on."""
     loop.require(not loop.epoch_context_head, "Another failure has already wrapped the loop.")
     loop.epoch_context_head = "with torch.autograd.set_detect_anomaly(True):"
 
@@ -163,7 +163,7 @@ for step in range(64):
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
 """,
-    fix="Remove it, or make it an option that is off by default.",
+    fix="Switch anomaly detection off, or make it an option that is off by default.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,29 +1,28 @@
-"""The run uses the CPU without any message, although a GPU was meant for it.
+"""The run uses the CPU without any message, although it was meant to use a GPU.
 
 What you see
-    Training is ten to a hundred times slower than yesterday, and correct. The load of the GPU is 0 %, and you pay for
-    it.
+    Training is ten to a hundred times slower than before, with correct results. The GPU load is 0 %.
 
 Why it happens
-    ``"cuda" if torch.cuda.is_available() else "cpu"`` is in every example. ``is_available()`` just returns False where
-    the build of PyTorch has no CUDA (a requirements file that was pinned on a laptop), the driver is too old, the
-    container was started without ``--gpus``, or the batch system gave the job no device.
+    Most examples contain ``"cuda" if torch.cuda.is_available() else "cpu"``. ``is_available()`` returns False without
+    an error if PyTorch was installed without CUDA, the driver is too old, the container was started without ``--gpus``,
+    or the batch system gave the job no GPU.
 
 Fix
-    Name the device, so that its absence is an error.
+    Name the device, so that a missing GPU is an error.
 
         device = torch.device("cuda")
 
     With ``TRUELOOP_REQUIRE_GPU=1`` in the environment, `trueloop train` and the entrypoint of the trueloop containers
-    refuse to start without a GPU.
+    need a GPU to start.
 
 When this is fine
-    - A machine without any GPU, a test, or a debugging run.
-    - A model that is small enough for the CPU.
+    - The machine has no GPU, or the run is a test or for debugging.
+    - The model is small enough for the CPU.
 
 How it is detected
-    `trueloop doctor` checks the device files, the driver, and the settings of the batch system. Running programs are
-    not checked, because no program states what its machine was meant for.
+    `trueloop doctor` checks the device files, the driver, and the settings of the batch system. A run is not checked,
+    because the sanitizer cannot know which device you intended.
 
 References
     torch.cuda.is_available, https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_available.html
@@ -59,6 +58,6 @@ FAILURE = Failure(
             ),
         },
     ),
-    fix="Name the device, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",
+    fix="Name the device, so that a missing GPU is an error, or set TRUELOOP_REQUIRE_GPU=1.",
     checked_by_doctor=True,
 )

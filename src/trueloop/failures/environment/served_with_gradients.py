@@ -1,12 +1,12 @@
 """A model answers requests with gradients enabled.
 
 What you see
-    A service takes more memory than its model and its batch need, and each answer takes longer than it should, the more
-    so the deeper the model. The answers are right.
+    A service needs more memory than its model and its batch explain, and each answer takes longer than necessary,
+    especially with deep models. The answers are correct.
 
 Why it happens
-    ``model.eval()`` switches dropout and batch statistics but leaves autograd on. Every request builds a graph and
-    keeps all activations until its output is freed, and no backward ever runs.
+    ``model.eval()`` changes dropout and BatchNorm layers but does not switch autograd off. Each request builds an
+    autograd graph and keeps all activations for a backward pass that never runs.
 
 Fix
     Call the model under ``torch.inference_mode()``.
@@ -14,17 +14,17 @@ Fix
         with torch.inference_mode():
             scores = model(inputs)
 
-    It also avoids counting versions and views (EVL007). `trueloop serve` does it for every request;
-    benchmarks/serving.py compares the variants.
+    This is even a little faster than ``torch.no_grad()`` (EVL007). `trueloop serve` does it for every request, and
+    benchmarks/serving.py compares the speed.
 
 When this is fine
-    - Handlers that explain an answer (saliency) or adapt the model, which need the graph.
-    - A model whose parameters are all frozen, which builds none.
+    - The handler needs gradients, to explain an answer (saliency) or to adapt the model.
+    - All parameters of the model are frozen, so no graph is built.
 
 How it is detected
-    From the text only: a route of FastAPI, Flask or a similar framework calls a model that the file creates, directly
-    or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context manager on the way, in a
-    file that uses no gradients anywhere. It is slow, not wrong: hence a note.
+    Only the linter finds it, from the source code: a request handler of FastAPI, Flask or a similar framework calls a
+    model that is created in the file, directly or through functions of the file, without ``no_grad``,
+    ``inference_mode`` or another context manager. The file must not use gradients anywhere. This is a note.
 
 References
     Autograd mechanics, "Locally disabling gradient computation",
@@ -57,12 +57,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     for each in handler_calls(source):
         if each.grad:
-            message = f"`{ast.unparse(each.call)}` builds a graph for each request, and no backward ever runs."
+            message = f"`{ast.unparse(each.call)}` builds an autograd graph for each request, and nothing uses it."
             yield Hit(message=message, node=each.call, fix=_inference_mode_fix(source, each))
 
 
 def _uses_gradients(source: SourceFile) -> bool:
-    """Return True where the file uses gradients, or switches them off globally or within a model."""
+    """Return True where the file uses gradients, or switches them off globally or inside a model."""
     if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]

@@ -1,12 +1,12 @@
 """The batches of loader workers do not fit into the shared memory of the container.
 
 What you see
-    A run that worked elsewhere ends with "DataLoader worker is killed by signal: Bus error", often only after hours,
-    with the first large batch; or with "No space left on device" while the disk is nearly empty.
+    A run that works on another machine ends with "DataLoader worker is killed by signal: Bus error", often after hours,
+    at the first large batch. Or it ends with "No space left on device", although the disk is nearly empty.
 
 Why it happens
-    Workers pass tensors through files in /dev/shm, which take memory only once they are written. A container has 64 MB
-    there by default, and the system kills a worker that writes more: no exception is raised that says why.
+    Workers pass tensors to the main process through the shared memory in /dev/shm. In a container its size is 64 MB by
+    default. The system kills a worker that writes more, and no exception says why.
 
 Fix
     Give the container more shared memory, or use fewer workers, a smaller ``prefetch_factor``, or smaller batches.
@@ -16,13 +16,13 @@ Fix
     In compose.yaml write ``shm_size: 8gb``; in Kubernetes mount an emptyDir of medium Memory at /dev/shm.
 
 When this is fine
-    - Loaders without workers, which need no shared memory.
-    - Workers that return paths or numbers, which need next to none.
-    - A bus error with another cause: a memory-mapped file that was truncated meanwhile.
+    - The loader has no workers and so needs no shared memory.
+    - The workers return paths or numbers, which need almost no shared memory.
+    - The bus error has another cause, such as a memory-mapped file that became shorter during the run.
 
 How it is detected
-    `trueloop doctor` compares /dev/shm with what a run needs: workers times ``prefetch_factor`` times the bytes of a
-    batch.
+    `trueloop doctor` compares the size of /dev/shm with the size that a run needs: the number of workers times
+    ``prefetch_factor`` times the size of a batch.
 
 References
     torch.multiprocessing, "Sharing strategies", https://docs.pytorch.org/docs/stable/multiprocessing.html

@@ -1,11 +1,10 @@
 """Most of the training time is spent waiting for the next batch.
 
 What you see
-    Updates per second do not rise with a faster device; its load goes up and down; halving the model changes nothing.
+    A faster GPU does not give more updates per second, and neither does a smaller model. The GPU load goes up and down.
 
 Why it happens
-    Waiting is not an error. ``num_workers`` defaults to 0, so each batch is read, decoded and collated while the model
-    is idle.
+    The default is ``num_workers=0``: the training process itself reads and decodes each batch, and the model waits.
 
 Fix
     Load batches in workers. Decode and resize once before training, or keep small data in memory as tensors.
@@ -13,13 +12,13 @@ Fix
         loader = DataLoader(data, batch_size=64, num_workers=4, persistent_workers=True)
 
 When this is fine
-    - The start of workers before the first batch of an epoch, which is not counted.
-    - Loaders that are only measured on, that are left by ``break``, or that are endless.
-    - Data that must be read slowly, for example once over a network.
+    - The workers take long to start before the first batch of an epoch; this time is not counted.
+    - The loader is used for evaluation only, the loop ends with ``break``, or the loader is endless.
+    - The data can only be read slowly, for example once over a network.
 
 How it is detected
-    In an epoch that is trained on, of at least 16 batches, two thirds of the time or more, and at least 0.5 seconds,
-    are spent waiting for batches. Some data must be read slowly: hence a note.
+    In a run, the sanitizer reports a training epoch of at least 16 batches in which two thirds of the time or more, and
+    at least 0.5 seconds, were spent waiting for batches. Some data can only be read slowly, so this is a note.
 
 References
     torch.utils.data, "Single- and Multi-process Data Loading", https://docs.pytorch.org/docs/stable/data.html
@@ -33,13 +32,13 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref
 
-MIN_WAIT_SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
+MIN_WAIT_SHARE = 2 / 3  # of the epoch's time; a tiny model on a table in memory waits half of the time
 MIN_WAIT_S = 0.5
 MIN_BATCHES = 16
 
 
 class Detector(BaseDetector):
-    """Compares the waiting time with the length of every epoch that was trained on."""
+    """Compares the waiting time with the duration of every training epoch."""
 
     subscribes_to = (LoaderStarted, LoaderExhausted)
 
@@ -48,7 +47,7 @@ class Detector(BaseDetector):
         self._measured = False
 
     def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
-        """Return evidence at the end of an epoch that was mostly waiting."""
+        """Return evidence at the end of an epoch that spent most of its time waiting."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or event.loader not in self._made_at:
                 self._made_at[event.loader] = event.made_at or event.location
@@ -60,13 +59,13 @@ class Detector(BaseDetector):
         if share < MIN_WAIT_SHARE or event.wait_s < MIN_WAIT_S:
             return None
         cause = (
-            f"{event.workers} workers do not keep up"
+            f"the {event.workers} workers are too slow"
             if event.workers
             else "no worker loads batches in the background (num_workers=0)"
         )
         return Evidence(
-            message=f"{share:.0%} of an epoch of {event.seconds:.2g} s was spent waiting for its {event.batches} "
-            f"batches: {cause}.",
+            message=f"Training spent {share:.0%} of an epoch ({event.seconds:.2g} s, {event.batches} batches) waiting "
+            f"for the next batch: {cause}.",
             location=self._made_at.get(event.loader) or event.location,
         )
 

@@ -1,26 +1,26 @@
-"""More loader workers run than there are CPU cores for them.
+"""The loaders have more workers than there are CPU cores.
 
 What you see
-    The first batch of every epoch takes long, memory fills up, and the load of the machine exceeds its number of cores.
-    More workers made it slower. In a container everything is slower than on its host.
+    The first batch of every epoch takes long, the memory fills up, and more workers make training slower. In a
+    container, training is slower than directly on the machine.
 
 Why it happens
-    Workers without a core of their own compete with the other workers and with the training itself. PyTorch warns once
-    of more workers than the machine has cores. Neither PyTorch nor ``os.cpu_count()`` knows the share of the cores that
-    a container or a job gets (the quota of its cgroup).
+    Workers that have to share a core slow down each other and the training. PyTorch warns once if there are more
+    workers than the machine has cores. Neither PyTorch nor ``os.cpu_count()`` knows how many of the cores a container
+    or a job may use (the quota of its cgroup).
 
 Fix
-    Use one worker per usable core, less one for the training, divided by the training processes on the machine.
+    Subtract one core, for the training, from the usable cores, and divide the rest by the number of training processes.
 
         cores = len(os.sched_getaffinity(0))
         loader = DataLoader(data, batch_size=64, num_workers=(cores - 1) // processes)
 
 When this is fine
-    - Workers that mostly wait for a network or an object store: measure whether twice as many as cores are faster.
+    - The workers mostly wait for a network or an object store. Measure whether more workers than cores are faster.
 
 How it is detected
-    `trueloop doctor` counts the cores that this process may use, quotas included. Running programs are not checked.
-    Workers that mostly wait need no core: hence a warning.
+    `trueloop doctor` counts the cores that this process may use, including quotas. A run is not checked. Workers that
+    mostly wait do not need their own cores, so this is a warning.
 
 References
     torch.utils.data, "Multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -63,6 +63,6 @@ FAILURE = Failure(
             ),
         },
     ),
-    fix="Start one worker per usable core, less one, divided by the training processes on the machine.",
+    fix="Use at most (usable cores - 1) / (training processes on the machine) workers.",
     checked_by_doctor=True,
 )

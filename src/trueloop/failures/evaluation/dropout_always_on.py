@@ -4,8 +4,8 @@ What you see
     Predictions of a model in eval mode differ from call to call, and the validation loss is too high.
 
 Why it happens
-    ``torch.nn.functional.dropout`` is not part of a module. Its argument ``training`` is True by default, and
-    ``model.eval()`` changes the flags of modules only.
+    ``torch.nn.functional.dropout`` is a function, and its argument ``training`` is True by default. ``model.eval()``
+    changes modules only, so it has no effect on the function.
 
 Fix
     Pass the mode of the module, or use ``nn.Dropout``:
@@ -14,18 +14,17 @@ Fix
         x = F.dropout(x, 0.3, training=self.training)  # right
 
 When this is fine
-    - Monte Carlo dropout: several passes over a batch or loader, repeated samples, or several draws in one forward.
-    - The call is conditional, or a submodule is left in train mode.
-    - Noise is wanted in eval mode too, as in Tacotron 2 and pix2pix: write ``training=True``.
+    - You use Monte Carlo dropout: you predict each sample several times with different dropout masks.
+    - The call has a condition, or a submodule is left in train mode on purpose.
+    - You want dropout in eval mode too, as in Tacotron 2 and pix2pix. Then write ``training=True``.
 
 How it is detected
-    ``trueloop run`` reports a call of ``dropout``, ``dropout1d``, ``2d`` or ``3d`` without ``training`` and with a rate
-    above 0, in the forward of a module that ran it in train mode before. All of the model must be in eval mode, with no
-    more values per batch than in training, and called once per batch of a loader that no backward pass ever used: up
-    to the loader's end, or for several batches before an update and another start of the loader, or the end of the run.
-    Samples that the loader itself repeats need ``training=True``. Not checked: evaluation without a DataLoader,
-    compiled models, other function names, and ``dropout_p`` of ``scaled_dot_product_attention``. ``trueloop lint``
-    reports the same in one file, unless it reads ``training`` elsewhere; without the evaluation it is a note.
+    In a run, the sanitizer reports a call of ``dropout``, ``dropout1d``, ``dropout2d`` or ``dropout3d`` without
+    ``training`` and with a rate above 0, if the module made the same call in train mode before and the full model is
+    now in eval mode. The model must be called once per batch of an evaluation loader, with no more values per batch
+    than in training. Not checked: evaluation without a DataLoader, compiled models, other functions, and ``dropout_p``
+    of ``scaled_dot_product_attention``. The linter reports the same in one file, unless the file reads ``training``
+    elsewhere. If the file contains no evaluation, the finding is a note.
 
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
@@ -61,7 +60,7 @@ FUNCTIONS: Final = frozenset(f"torch.nn.functional.dropout{kind}" for kind in ("
 
 
 def unflagged_dropouts(source: SourceFile) -> Iterator[tuple[Op, Any]]:
-    """Yield the unconditional functional dropouts without ``training`` in methods, with the method."""
+    """Yield each unconditional call of functional dropout without ``training`` in a method, with the method."""
     for each in source.ops(OpKind.TORCH_CALL):
         if each.name not in FUNCTIONS or not isinstance(each.node, ast.Call):
             continue
@@ -115,7 +114,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
 
 
 def _reads_training_flag(source: SourceFile) -> bool:
-    """Return True if anything but an argument of dropout reads ``training``: it may turn the dropout off."""
+    """Return True if code outside the arguments of dropout reads ``training``: it may turn the dropout off."""
     arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in ast.walk(call)}
     return any(
         isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in arguments
@@ -124,7 +123,7 @@ def _reads_training_flag(source: SourceFile) -> bool:
 
 
 def pass_training_flag(source: SourceFile, node: ast.Call, method: ast.FunctionDef, *, safe: bool) -> Fix | None:
-    """Return the fix: ``training=self.training`` as the last argument."""
+    """Return the fix that adds ``training=self.training`` as the last argument."""
     last = max([*node.args, *(each.value for each in node.keywords)], key=lambda each: (each.lineno, each.col_offset))
     end, close = source.text.span(last)[1], source.text.span(node)[1]
     if not re.fullmatch(rb"\s*,?\s*(#[^\n]*\s*)*\)", source.text.content[end:close]):
@@ -142,7 +141,7 @@ class _ActiveDropout(NamedTuple):
 
     event: DropoutWithoutTrainingFlag
     several: bool
-    """It got more values than in train mode: the program draws several samples on purpose."""
+    """The call got more values than in train mode: the program predicts several times on purpose."""
 
 
 class Detector(BaseDetector):
@@ -154,11 +153,11 @@ class Detector(BaseDetector):
         self._current: list[DropoutWithoutTrainingFlag] = []
         """Dropout calls in the current forward pass."""
         self._has_dropout = False
-        """Such dropout exists, so batch sizes have to be counted."""
+        """The program calls dropout without ``training``, so the values of each batch have to be counted."""
         self._batch = 0
         """Number of values in the largest tensor of the latest batch."""
         self._trained: dict[Call, Fraction] = {}
-        """Dropout call -> largest number of its values per value of the batch, in train mode."""
+        """Dropout call -> largest ratio of its number of values to the batch's number of values, in train mode."""
         self._active_in_eval: dict[tuple[Ref, Ref], dict[Call, _ActiveDropout]] = {}  # by loader and model
         self._passes = 0
 
@@ -207,8 +206,9 @@ class Detector(BaseDetector):
     def _check_pass(self, eval_pass: EvaluationPass) -> list[Evidence]:
         return [
             Evidence(
-                message=f"{event.function} with p={event.probability:g} was active in {event.module.name}, which is in "
-                f"eval mode, while {model.name} was evaluated on {format_count(eval_pass.batches, 'held-out batch')}.",
+                message=f"{event.function} with p={event.probability:g} was active in {event.module.name}, although it "
+                f"was in eval mode: {model.name} was evaluated on "
+                f"{format_count(eval_pass.batches, 'held-out batch')} with dropout.",
                 location=event.location,
                 first_update=eval_pass.update,
             )
@@ -238,7 +238,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     found = [(each, method, find_evaluation(source, each)) for each, method in unflagged_dropouts(source)]
     for each, method, call in sorted(found, key=lambda one: one[2] is None):
         yield Hit(
-            message=f"`{source.text.segment(each.node.func)}()` ignores eval mode: it has no `training=self.training`.",
+            message=f"`{source.text.segment(each.node.func)}()` is active in eval mode too: it does not get "
+            "`training=self.training`.",
             node=each.node,
             related=((call.node, "evaluated here in eval mode"),) if call else (),
             fix=pass_training_flag(source, each.node, method, safe=call is not None),

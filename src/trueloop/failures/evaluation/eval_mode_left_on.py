@@ -1,11 +1,12 @@
 """Training continues in eval mode after an evaluation.
 
 What you see
-    From the second epoch on, dropout does nothing and batch normalisation uses frozen statistics. The model overfits,
-    or its statistics no longer fit its weights.
+    From the second epoch on, dropout does nothing and BatchNorm uses its old running statistics. The model overfits, or
+    the running statistics no longer match the weights.
 
 Why it happens
-    A model in eval mode has gradients and can be trained: this is how normalisation layers are frozen on purpose.
+    A model in eval mode still computes gradients and can be trained, so PyTorch raises no error. Some programs even use
+    this on purpose to freeze BatchNorm layers.
 
 Fix
     Set train mode at the start of every epoch:
@@ -17,17 +18,16 @@ Fix
             validate()
 
 When this is fine
-    - The model is fine-tuned in eval mode from the start.
-    - Batch normalisation or a backbone is frozen by its own ``eval()``.
-    - ``eval()`` is called after the evaluation, at the start of a new training stage.
+    - You fine-tune the model in eval mode from the start, on purpose.
+    - You freeze BatchNorm layers or a backbone with a call of their own ``eval()``.
+    - You call ``eval()`` after the evaluation, at the start of a new training stage.
 
 How it is detected
-    ``trueloop run`` reports a model that was trained in train mode with active dropout or batch normalisation, was set
-    to eval mode, was called on data without being trained (or a submodule was), and then was updated three times with
-    every module in eval mode. In between, only the same line may have set the mode again, before the next evaluation.
-    Submodules of a model that is never called itself are set with it, and are no longer checked once anything is set
-    to train mode. ``trueloop lint`` reports a loop in which a model is updated, then set to eval mode and never back;
-    it is a warning if the text does not show dropout or normalisation.
+    In a run, the sanitizer reports a model that was trained in train mode with active dropout or BatchNorm, was then
+    set to eval mode and evaluated, and was then updated three times with all of its modules in eval mode. If the
+    program calls only the submodules of a model, these are checked until any module is set to train mode. The linter
+    reports a loop in which a model is updated, then set to eval mode and never set back. If it does not know whether
+    the model has dropout or BatchNorm layers, the finding is a warning.
 
 References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -62,16 +62,16 @@ class _Model:
     """The state of one model between updates."""
 
     __slots__ = (
-        "evaluated", "fresh", "mode_matters", "name", "no_backward", "parameters", "sampled", "set_at", "steps",
-        "via_parent",
+        "evaluated", "mode_matters", "name", "no_backward", "not_updated", "parameters", "set_at", "steps",
+        "submodule_called", "via_parent",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.mode_matters = False
-        """The model was updated with active dropout or batch normalisation."""
-        self.fresh = self.sampled = False
-        """No update since eval mode was set; a submodule was then called without being trained."""
+        """The model was updated with active dropout or BatchNorm."""
+        self.not_updated = self.submodule_called = False
+        """There was no update since eval mode was set; meanwhile a submodule was called without being trained."""
         self.set_at: CodePosition | None = None
         """The line that set eval mode; None in train mode."""
         self.via_parent = False  # its mode was set through an enclosing module that is never called itself
@@ -89,8 +89,8 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _Model]()
-        self._waiting = dict[_Model, tuple[Refs, bool, bool]]()
-        """Calls before the next update: parameters, all modules in eval mode, dropout or normalisation active."""
+        self._calls = dict[_Model, tuple[Refs, bool, bool]]()
+        """Calls since the latest update: parameters, all modules in eval mode, dropout or BatchNorm active."""
         self._no_backward = list[_Model]()
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | TracingGap) -> Evidence | None:
@@ -106,7 +106,7 @@ class Detector(BaseDetector):
                 model.no_backward = False
             self._no_backward.clear()
             if isinstance(event, TracingGap):
-                self._waiting.clear()
+                self._calls.clear()
         return None
 
     def _record_mode(self, event: ModeSet) -> None:
@@ -116,55 +116,55 @@ class Detector(BaseDetector):
                 model.via_parent = not called
                 is_new = event.training or event.location is None or model.set_at != event.location
                 model.set_at = None if event.training else event.location
-                model.steps = 0 if is_new else model.steps  # the same line: the next evaluation
+                model.steps = 0 if is_new else model.steps  # the same line sets eval mode for the next evaluation
                 model.evaluated = model.no_backward = False
-                self._waiting.pop(model, None)
-                model.fresh, model.sampled = not event.training, False
+                self._calls.pop(model, None)
+                model.not_updated, model.submodule_called = not event.training, False
             elif event.training:
-                model.steps = 0  # it may be a submodule
+                model.steps = 0  # the module may be a submodule of this model
                 model.set_at = None if model.via_parent else model.set_at
 
     def _record_call(self, event: ModelCalled) -> None:
         model = self._models.get(event.model) or self._models.put(event.model, _Model(event.model.name))
         model.parameters = event.parameters
         for parent in () if event.has_graph else self._models.values():
-            is_candidate = (parent.fresh or parent.sampled) and parent is not model
+            is_candidate = (parent.not_updated or parent.submodule_called) and parent is not model
             if is_candidate and event.parameters <= parent.parameters:
-                parent.sampled = parent.fresh  # between two updates the call is part of the training
+                parent.submodule_called = parent.not_updated  # between two updates the call is part of the training
         if model.set_at is not None and (model.no_backward or not event.has_graph):
             model.evaluated = True  # the previous call was not trained on, or this one cannot be
         model.no_backward = event.has_graph and not event.recomputed
         if model.no_backward:
             is_active = event.dropout_active or event.batchnorm_active
-            self._waiting[model] = event.parameters, event.all_eval, is_active
+            self._calls[model] = event.parameters, event.all_eval, is_active
             self._no_backward.append(model)
         else:
-            self._waiting.pop(model, None)
+            self._calls.pop(model, None)
 
     def _check_step(self, event: StepTaken) -> Evidence | None:
         found = None
-        for model, (parameters, all_eval, is_active) in list(self._waiting.items()):
+        for model, (parameters, all_eval, is_active) in list(self._calls.items()):
             if parameters.isdisjoint(event.with_gradient):
                 continue
-            del self._waiting[model]
+            del self._calls[model]
             if not all_eval:
                 model.mode_matters, model.steps = model.mode_matters or is_active, 0
-            elif model.mode_matters and model.set_at is not None and (model.evaluated or model.sampled):
-                model.steps, model.fresh = model.steps + 1, False
+            elif model.mode_matters and model.set_at is not None and (model.evaluated or model.submodule_called):
+                model.steps, model.not_updated = model.steps + 1, False
                 found = self._evidence(event, model) if model.steps == MIN_UPDATES else found
         return found
 
     def _evidence(self, event: StepTaken, model: _Model) -> Evidence:
         return Evidence(
             message=f"{event.optimizer.name} updated {model.name} {model.steps} times in eval mode after an "
-            "evaluation; before that, it was trained with active dropout or batch normalisation.",
+            f"evaluation; before the evaluation {model.name} was trained in train mode.",
             location=event.location,
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the optimizer steps of loops that later set the model to eval mode and never back."""
+    """Yield the optimizer step of each loop that later sets the model to eval mode and never back."""
     modes = source.ops(OpKind.SET_MODE)
     for mode in modes:
         model = mode.subject
@@ -187,7 +187,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         call_text = " ".join(source.text.segment(mode.node).split())
         yield Hit(
             message=f"`{call_text}` sets eval mode after this step and nothing sets train mode again: all later "
-            "iterations of the loop train in eval mode.",
+            "iterations of the loop train the model in eval mode.",
             node=step.node,
             related=((mode.node, "set to eval mode here"),),
             fix=train_mode_fix(source, mode, loop),
@@ -218,7 +218,7 @@ RULE = Rule(required_words=("eval(", "step(", "backward("), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
-    loop.require(both, "The model has neither dropout nor batch normalisation: the mode changes nothing.", dropout=0.2)
+    loop.require(both, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
     loop.pieces[Piece.RECORDS] += "\nmodel.train()"
     loop.leave_out(Piece.TRAIN_MODE)
 

@@ -4,23 +4,23 @@ What you see
     Evaluation needs as much memory as training, may run out of memory, and is slower than necessary.
 
 Why it happens
-    Eval mode and gradients are independent: ``model.eval()`` does not turn autograd off.
+    ``model.eval()`` changes dropout and BatchNorm layers but does not turn autograd off.
 
 Fix
-    Run the evaluation under ``torch.no_grad()``; if training uses none of its results, under ``inference_mode()``:
+    Run the evaluation under ``torch.no_grad()``, or under ``torch.inference_mode()`` if training uses no result of it:
 
         model.eval()
         with torch.no_grad():
             losses = [criterion(model(a), b).item() for a, b in held_out]
 
 When this is fine
-    - Saliency maps, adversarial evaluation and second-order quantities need the graph.
-    - The loss is summed over the epoch and run backward after the end of the loader.
+    - You need gradients in the evaluation, for saliency maps or adversarial examples.
+    - You add up the loss of all batches and call ``backward()`` after the loop.
 
 How it is detected
-    ``trueloop run`` reports a trained model in eval mode that built a graph for every batch of a loader it is never
-    trained on, if no graph was run backward before the next one was built. It is a note: slow, not wrong.
-    ``trueloop lint`` reports a loop over a loader in eval mode, outside of ``no_grad``, that asks for no gradients.
+    In a run, the sanitizer reports a trained model in eval mode that built an autograd graph for every batch of an
+    evaluation loader, if no backward pass used any of these graphs. The linter reports a loop over a loader in eval
+    mode, outside of ``no_grad``, that uses no gradients. The results are correct but slow, so this is a note.
 
 References
     PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
@@ -63,8 +63,8 @@ def _check(eval_pass: EvaluationPass) -> Evidence | None:
     if not all(call.has_graph and call.all_eval and not call.previous_graph_used for call in eval_pass.calls):
         return None
     return Evidence(
-        message=f"{first.model.name} built a graph for each of {format_count(eval_pass.batches, 'held-out batch')} in "
-        "eval mode, and no backward pass used it.",
+        message=f"{first.model.name} built autograd graphs for {format_count(eval_pass.batches, 'held-out batch')} in "
+        "eval mode, but no backward pass used them.",
         location=first.location,
         first_update=eval_pass.update,
     )
@@ -74,8 +74,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in eval mode with gradients enabled."""
     for call in unused_graphs(source):
         yield Hit(
-            message=f"`{source.text.segment(call.node.func)}()` builds a graph for every evaluation batch, but no "
-            "backward pass uses it.",
+            message=f"`{source.text.segment(call.node.func)}()` builds an autograd graph for every evaluation batch, "
+            "but no backward pass uses it.",
             node=call.node,
             fix=no_grad_fix(source, call),
         )

@@ -1,12 +1,11 @@
 """Validation data goes through the random augmentation of the training data.
 
 What you see
-    The validation loss is noisy and worse than on the original data, and the best epoch is the one with lucky
-    augmentations.
+    The validation loss is noisy and worse than on the original data, and the best epoch is a matter of chance.
 
 Why it happens
-    A dataset applies its transforms to every reader. Splitting one dataset after it was built gives both parts the same
-    random transforms.
+    A dataset applies its transforms to every sample that it returns. If you split a dataset after it was built, both
+    parts get the same random transforms.
 
 Fix
     Build two datasets over the same files and split the indices:
@@ -15,16 +14,16 @@ Fix
         held_out_set = Subset(Images(path, transform=None), held_out_indices)
 
 When this is fine
-    - Test-time augmentation averages over several random views.
-    - A denoising model is evaluated on newly drawn noise, a masked language model on other masks in each pass.
-    - Contrastive learning needs two random views, negative sampling new negatives.
-    - A language model is evaluated on random pieces of a long text.
+    - You use test-time augmentation and average the predictions of several random views.
+    - You evaluate a denoising model with new noise, or a masked language model with new masks, in each pass.
+    - You use contrastive learning, which needs two random views, or negative sampling, which needs new negatives.
+    - You evaluate a language model on random pieces of a long text.
 
 How it is detected
-    It is found in the text only: ``trueloop lint`` reports one dataset made with a transform whose name says that it is
-    random, or a ``Compose`` of such, that is split into a part for training and a part for evaluation. A transform
-    inside another callable, as for contrastive views, is not checked, nor is a program that sets transforms later. At
-    run time this mistake and the correct programs above look the same: other inputs for the same index in every pass.
+    Only the linter finds it, from the source code. It reports a dataset that is split into a part for training and a
+    part for evaluation, if its transform, or one in a ``Compose``, has a name that says that it is random. A transform
+    inside another callable, as for contrastive views, is not checked, nor is a program that sets transforms later. A
+    run cannot show it, because the correct programs above also return different inputs in every pass.
 
 References
     udacity/deep-learning-v2-pytorch#132, "this data augmentation is transferred also to the validation dataset",
@@ -54,7 +53,7 @@ SAMPLERS = frozenset(("torch.utils.data.SubsetRandomSampler", "torch.utils.data.
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the evaluation loaders over one part of a randomly transformed dataset, whose other part is trained on."""
+    """Yield each evaluation loader over a part of a dataset with a random transform, if another part is trained on."""
     if any(map(_replaces_transform, source.nodes)):
         return
     reported = set[int]()
@@ -71,15 +70,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         reported.add(id(loader))
         yield Hit(
-            message=f"The evaluation samples go through `{transform}` like the training samples: both are parts of one "
-            "dataset.",
+            message=f"The evaluation samples get the random transform `{transform}` of the training samples: both are "
+            "parts of one dataset.",
             node=loader.node,
-            related=((dataset.node, "the dataset of both"), (call.node, "evaluated here")) if dataset else (),
+            related=((dataset.node, "the dataset of both loaders"), (call.node, "evaluated here")) if dataset else (),
         )
 
 
 def _full_dataset(loader: AbstractValue) -> AbstractValue | None:
-    """Return the dataset of which a loader reads a part; None if it reads all of it or the text does not show it."""
+    """Return the dataset of which a loader reads a part; None if it reads the full dataset or this is unknown."""
     data = next((each for each in loader.sources if each.kind is ValueKind.DATASET), None)
     if loader.union or data is None or data.union:
         return None
@@ -110,7 +109,7 @@ def _find_random_call(node: object) -> str:
 
 
 def _replaces_transform(node: ast.AST) -> bool:
-    """Return True if a dataset gets other transforms, or a subset another dataset."""
+    """Return True if a statement gives a dataset another transform, or a subset another dataset."""
     if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
         return False
     own = isinstance(node.value, ast.Name) and node.value.id == "self"

@@ -5,7 +5,7 @@ What you see
     sample, that sample counts as much as a full batch.
 
 Why it happens
-    The mean of batch means equals the mean over samples only if all batches have the same size.
+    The mean of the batch means is the mean over all samples only if all batches have the same size.
 
 Fix
     Sum over samples and divide by their number, or weight each batch mean by the batch size:
@@ -15,12 +15,12 @@ Fix
         loss = total / len(loader.dataset)
 
 When this is fine
-    - All batches have the same size: ``drop_last=True``, or a batch size that divides the data.
-    - The number is a running value for the progress bar, or a macro average over tasks.
+    - All batches have the same size, because of ``drop_last=True`` or because the batch size divides the data.
+    - The number is only for a progress bar, or you average over tasks and want equal weights.
 
 How it is detected
-    It is found in the text only: ``trueloop lint`` reports a sum of batch means that is divided by the number of
-    batches of a loader made in the same file. At run time it is not visible which numbers are averaged, and why.
+    Only the linter finds it, from the source code: a sum of batch means is divided by the number of batches of a loader
+    that is created in the same file. A run does not show which numbers are averaged.
 
 References
     torch.utils.data.DataLoader, drop_last, https://docs.pytorch.org/docs/stable/data.html

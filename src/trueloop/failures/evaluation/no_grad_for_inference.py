@@ -1,11 +1,11 @@
-"""Inference runs under ``no_grad`` although the cheaper ``inference_mode`` is enough.
+"""Inference runs under ``no_grad`` although the faster ``inference_mode`` is possible.
 
 What you see
-    Small models answer a little more slowly than they could: every tensor still tracks its versions and views.
+    Small models answer a little more slowly than they could.
 
 Why it happens
-    ``torch.no_grad()`` is correct. ``torch.inference_mode()``, new in PyTorch 1.9, also guarantees that its results
-    never take part in autograd, so PyTorch tracks nothing.
+    ``torch.no_grad()`` is correct, but PyTorch still prepares each tensor for a later use with gradients: it counts
+    in-place changes and records views. ``torch.inference_mode()``, new in PyTorch 1.9, switches this off too.
 
 Fix
     Replace the context manager:
@@ -14,12 +14,12 @@ Fix
         with torch.inference_mode():  # faster
 
 When this is fine
-    - The results are used with gradients later, where an inference tensor raises: targets, averaged weights.
+    - You use the results with gradients later, for example as targets: tensors of ``inference_mode`` raise an error.
     - A module stores the results.
 
 How it is detected
-    It is found in the text only, and only if this rule is selected: ``trueloop lint`` notes a block or function that
-    calls models whose code is in the same file, stores and passes on no tensor, and returns at most numbers.
+    Only the linter finds it, from the source code, and only if you select this rule. It reports a ``no_grad`` block or
+    function that calls models whose code is in the same file and gives other code only numbers, no tensors.
 
 References
     Autograd mechanics, inference mode, https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             function: Any = call.func
             edit = source.text.replace(function, f"{source.text.segment(function.value)}.inference_mode")
             fix = Fix((edit,), safe=False, description="Use inference_mode")
-            message = "`torch.inference_mode()` is enough here and costs less than `torch.no_grad()`."
+            message = "`torch.inference_mode()` works here too and is faster than `torch.no_grad()`."
             yield Hit(message=message, node=call, fix=fix)
 
 
@@ -132,7 +132,7 @@ def _is_python_number(value: AbstractValue) -> bool:
 
 
 def _has_visible_code(model: AbstractValue) -> bool:
-    """Return True for a model of PyTorch layers or of this file: the text shows everything that it stores."""
+    """Return True for a model of PyTorch layers or of this file: all tensors that it stores are known."""
     return all(
         each.name.startswith("torch.nn.") or isinstance(each.scope, AbstractValue) for each in model.alternatives()
     )

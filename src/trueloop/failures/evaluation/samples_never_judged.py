@@ -1,12 +1,12 @@
 """``drop_last=True`` on a validation or test loader leaves out the samples that do not fill the last batch.
 
 What you see
-    The metric changes with the batch size. The same samples are always missing, the last ones of the set; in a small
-    set sorted by time or class they can be a fifth of it, and all of one kind.
+    The metric changes with the batch size. The last samples of the set are never evaluated. In a small set they can be
+    a fifth of all samples, and in a sorted set they may all belong to one class.
 
 Why it happens
-    ``drop_last=True`` is right for training, where a sample left out in one epoch comes in another. It is copied to the
-    validation loader with the other arguments, and no one counts the evaluated samples.
+    ``drop_last=True`` is right for training: shuffling leaves out different samples in each epoch. The argument is then
+    copied to the validation loader, and nothing counts the evaluated samples.
 
 Fix
     Use ``drop_last=False``, the default, for validation and test loaders:
@@ -14,16 +14,17 @@ Fix
         val_loader = DataLoader(val_set, batch_size=16, drop_last=True)  # wrong
         val_loader = DataLoader(val_set, batch_size=16)  # right
 
-    If a compiled model needs a fixed shape, pad the last batch and mask it.
+    If a compiled model needs a fixed batch size, pad the last batch and ignore the results of the padding.
 
 When this is fine
     - The number of held-out samples is a multiple of the batch size.
-    - The loader is for training, or for unlabelled samples that are trained on.
-    - The pass is in train mode and evaluates nothing, or reads a stream of unknown length.
+    - You use the loader for training, with or without labels.
+    - You do not evaluate on the loader: you iterate over it in train mode, for example to update BatchNorm statistics.
+    - The loader reads a stream of unknown length.
 
 How it is detected
-    ``trueloop run`` counts the samples that a loader leaves out of each pass in eval mode. ``trueloop lint`` does not
-    know the number of samples: it reports an evaluation loader with ``drop_last=True`` as a note.
+    In a run, the sanitizer counts the samples that a loader leaves out of each pass in eval mode. The linter does not
+    know the number of samples, so it reports each evaluation loader with ``drop_last=True`` as a note.
 
 References
     thuml/Autoformer#104, "Why use drop_last=True in test (and val) dataloader?",
@@ -50,10 +51,10 @@ from trueloop.tracing.events import LoaderStarted, Ref
 
 
 class _Dropped(NamedTuple):
-    """The samples that a loader leaves out of each pass."""
+    """Number of samples that a loader leaves out of each pass, and the loader's settings."""
 
     samples: int
-    left: int
+    left_out: int
     batch_size: int
     shuffles: bool
     made_at: CodePosition | None
@@ -87,10 +88,10 @@ class Detector(BaseDetector):
         dropped = self._incomplete.get(eval_pass.loader)
         if dropped is None or not all(call.all_eval for call in eval_pass.calls):
             return None
-        which = f"{dropped.left} other samples in each pass" if dropped.shuffles else f"always the last {dropped.left}"
+        which = f"{dropped.left_out} at random" if dropped.shuffles else f"the last {dropped.left_out}"
         return Evidence(
-            message=f"{eval_pass.calls[0].model.name} was evaluated on {dropped.samples - dropped.left} of "
-            f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which}.",
+            message=f"{eval_pass.calls[0].model.name} was evaluated on {dropped.samples - dropped.left_out} of "
+            f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which} in each pass.",
             location=dropped.made_at or dropped.location,
             related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
             first_update=eval_pass.update,
@@ -98,15 +99,15 @@ class Detector(BaseDetector):
 
 
 def _count_dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
-    """Return the samples that a loader leaves out; None if there are none or their number is unknown."""
+    """Return how many samples a loader leaves out; None if it leaves out none or their number is unknown."""
     sampler: Any = event.live_loader.sampler
     if event.shuffles is None or not hasattr(type(sampler), "__len__"):
         return None
     samples = len(sampler)
-    left = samples % batch_size
-    if not left or left == samples:
+    left_out = samples % batch_size
+    if not left_out or left_out == samples:
         return None
-    return _Dropped(samples, left, batch_size, event.shuffles, event.made_at, event.location)
+    return _Dropped(samples, left_out, batch_size, event.shuffles, event.made_at, event.location)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

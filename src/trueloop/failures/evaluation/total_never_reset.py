@@ -1,15 +1,15 @@
-"""A running sum over batches is not reset in each epoch, but is divided by the size of one epoch.
+"""A sum over batches is not reset in each epoch, but is divided by the size of one epoch.
 
 What you see
-    The printed loss grows from epoch to epoch, or falls much more slowly than the real one; accuracy exceeds 100 %. The
-    best epoch is always the last one, or always the first one.
+    The printed loss rises from epoch to epoch although the model learns, or the printed accuracy exceeds 100 %. The
+    best epoch is always the first one (for a loss) or the last one (for an accuracy).
 
 Why it happens
-    A running sum has to start at zero in every epoch. If it is set once, before the loop over epochs, it is still a
-    valid number, and dividing it by ``len(loader)`` is no error.
+    The sum is set to zero only once, before the loop over epochs, so it also contains the batches of all previous
+    epochs. It is divided by ``len(loader)``, the number of batches of one epoch.
 
 Fix
-    Reset the sum in the loop over epochs; for a metric, call ``reset()`` there:
+    Set the sum to 0 at the start of each epoch. For a metric, call ``metric.reset()`` there.
 
         for epoch in range(epochs):
             total = 0.0  # not before the loop over epochs
@@ -18,14 +18,14 @@ Fix
             print(total / len(loader))
 
 When this is fine
-    - The divisor also grows, or contains the number of epochs.
-    - The sum counts progress in updates.
+    - You divide by a number that also grows, or by the number of all batches so far.
+    - The sum counts updates or samples since the start of training.
     - The sum is reset at the end of an epoch, or in a function that is called for each epoch.
 
 How it is detected
-    It is found in the text only: ``trueloop lint`` reports a sum of losses or hits over the batches of one loader, in
-    an outer loop that never resets it and divides it by the length of that loader or its dataset; and a torchmetrics
-    metric whose value is read in such a loop without a reset.
+    Only the linter finds it, from the source code, in two cases. (1) A loop over batches adds losses or correct
+    predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
+    but never resets it. (2) The loop over epochs reads the value of a torchmetrics metric but never resets the metric.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33
@@ -70,8 +70,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         quotient = loops and _quotient(source, quotients, loops, name)
         if loops and quotient:
             yield Hit(
-                message=f"`{name}` is never reset: from the second epoch on it sums over several epochs, but is "
-                "divided by the size of one.",
+                message=f"`{name}` is never reset: from the second epoch on it is a sum over several epochs, but it is "
+                "divided by the size of one epoch.",
                 node=quotient,
                 related=((each, "summed up here"),),
                 fix=_insert_reset(source, loops, name),
@@ -81,24 +81,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _sums_up_results(added: ast.AugAssign) -> bool:
-    """Return True for a sum of ``item()`` values or of hits."""
+    """Return True for a sum of ``item()`` values or of correct predictions."""
     if not isinstance(added.op, ast.Add) or not isinstance(added.target, ast.Name):
         return False
     calls = [each.func for each in ast.walk(added.value) if isinstance(each, ast.Call)]
-    return any(isinstance(each, ast.Attribute) and (each.attr == "item" or _counts_hits(each)) for each in calls)
+    return any(isinstance(each, ast.Attribute) and (each.attr == "item" or _counts_correct(each)) for each in calls)
 
 
-def _counts_hits(function: ast.Attribute) -> bool:
+def _counts_correct(function: ast.Attribute) -> bool:
     inner = function.value
     equal = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "eq"
     return function.attr == "sum" and (isinstance(inner, ast.Compare) or equal)
 
 
-def _loops(node: ast.AST, above: dict[int, ast.AST]) -> _Loops | None:
+def _loops(node: ast.AST, parents: dict[int, ast.AST]) -> _Loops | None:
     """Return the loop over batches around a statement, and the loop around that, within one function."""
     found: list[ast.For | ast.While] = []
-    while id(node) in above and len(found) < 2:
-        node = above[id(node)]
+    while id(node) in parents and len(found) < 2:
+        node = parents[id(node)]
         if isinstance(node, _SCOPES):
             break
         if isinstance(node, ast.For | ast.While):
@@ -121,8 +121,8 @@ def _quotient(source: SourceFile, quotients: list[ast.BinOp], loops: _Loops, nam
     for each in quotients if over else ():
         dividends = {inner.id for inner in ast.walk(each.left) if isinstance(inner, ast.Name)}
         divisor = dotted_name(len_argument(source, each.right))
-        of = isinstance(each.op, ast.Div) and name in dividends and divisor in (over, f"{over}.dataset")
-        if of and encloses(loops.epochs, each) and not encloses(loops.batches, each):
+        divides = isinstance(each.op, ast.Div) and name in dividends and divisor in (over, f"{over}.dataset")
+        if divides and encloses(loops.epochs, each) and not encloses(loops.batches, each):
             is_reset = _assigns(loops.epochs, name) or _assigns(loops.epochs, over.partition(".")[0])
             return None if is_reset else each
     return None
@@ -150,7 +150,7 @@ def _metric(source: SourceFile, node: ast.Assign) -> str:
     return dotted_name(node.targets[0]) if source.qualified_name(node.value.func).startswith("torchmetrics.") else ""
 
 
-def _find_unreset_metric(name: str, nodes: list[ast.AST], above: dict[int, ast.AST]) -> Iterator[Hit]:
+def _find_unreset_metric(name: str, nodes: list[ast.AST], parents: dict[int, ast.AST]) -> Iterator[Hit]:
     """Yield the read of a metric that is updated in every epoch and never reset."""
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     updates = [each for each in calls if dotted_name(each.func) in (name, f"{name}.update") and each.args]
@@ -161,7 +161,7 @@ def _find_unreset_metric(name: str, nodes: list[ast.AST], above: dict[int, ast.A
     if not name or len(uses) != len(known):
         return  # reset here, or passed to code that may reset it
     for update in updates:
-        loops = _loops(update, above)
+        loops = _loops(update, parents)
         for each in known if loops and not _assigns(loops.epochs, name) else ():
             after_batches = loops and encloses(loops.epochs, each) and not encloses(loops.batches, each)
             if after_batches and dotted_name(each.func) == f"{name}.compute":
@@ -199,7 +199,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=HEAD.replace("{before}", "correct = 0\n").replace("{within}", ""),
     good=HEAD.replace("{before}", "").replace("{within}", "correct = 0\n    "),
-    fix="Reset the sum at the start of each epoch.",
+    fix="Set the sum to 0 (or call metric.reset()) at the start of each epoch.",
     rule=Rule(
         required_words=(
             "+=|torchmetrics",

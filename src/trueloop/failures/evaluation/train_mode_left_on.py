@@ -1,14 +1,14 @@
 """Held-out data is evaluated while the model is in train mode.
 
 What you see
-    The validation loss is noisy and too high, and differs between two evaluations of the same weights. With batch
-    normalisation it depends on the batch size, and the running statistics learn from the validation set.
+    The validation loss is noisy and too high, and two evaluations of the same weights give different values. With
+    BatchNorm layers the loss depends on the batch size, and the running statistics also include the validation samples.
 
 Why it happens
-    Train mode is the default, and evaluating in it is no error: dropout and batch normalisation just stay active.
+    Train mode is the default and raises no error: dropout stays active, and BatchNorm uses each batch's statistics.
 
 Fix
-    Switch the mode around the evaluation:
+    Set eval mode before the evaluation and train mode after it:
 
         model.eval()
         with torch.no_grad():
@@ -16,17 +16,17 @@ Fix
         model.train()
 
 When this is fine
-    - MC dropout: eval mode with active dropout layers, or several passes over each batch or over the loader.
-    - A pass re-estimates the statistics of batch normalisation, or goes over the training loader.
-    - The model is a teacher or an average that no optimizer updates.
+    - You use Monte Carlo dropout: dropout stays active on purpose, and you predict each sample several times.
+    - You iterate over a loader to compute the BatchNorm statistics again, or you iterate over the training loader.
+    - The model is a teacher or an average of weights that no optimizer updates.
 
 How it is detected
-    ``trueloop run`` reports a model that is trained and has dropout, if all of it was in train mode for one call per
-    batch of a loader, up to the loader's end, without a backward pass or an update, and no backward pass ever used that
-    loader. Up to the next update, neither that loader was read again nor the model called on a loader in eval mode.
-    With batch normalisation alone this has to happen twice. ``trueloop lint`` reports a model with dropout or batch
-    normalisation that is trained and then evaluated on another loader without gradients, in a program that never sets
-    eval mode, or sets it only outside of the loop that calls ``train()``, trains and then evaluates.
+    In a run, the sanitizer reports a trained model with dropout that was called once per batch of an evaluation loader,
+    up to the end of the loader, with all of its modules in train mode. It does not report a loader that is read again,
+    or a model that is also called in eval mode, before the next update. If the model has only BatchNorm layers, two
+    such passes are needed. The linter reports a model with dropout or BatchNorm layers that is trained and then
+    evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only outside the
+    loop that sets train mode, trains and evaluates.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -63,6 +63,7 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._normalised: Counter[Ref] = Counter()
+        """Number of evaluation passes of each model in which BatchNorm was in train mode."""
         self._passes = 0
 
     def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
@@ -83,12 +84,10 @@ class Detector(BaseDetector):
         self._normalised[first.model] += normalised
         if not dropout and self._normalised[first.model] < 2:
             return None
-        active = " and ".join(
-            word for word, on in (("dropout active", dropout), ("batch normalisation updating", normalised)) if on
-        )
+        active = " and ".join(name for name, on in (("dropout", dropout), ("BatchNorm", normalised)) if on)
         return Evidence(
             message=f"{first.model.name} was evaluated on {format_count(eval_pass.batches, 'held-out batch')} in train "
-            f"mode, with {active}.",
+            f"mode, with active {active}.",
             location=first.location,
             first_update=eval_pass.update,
         )
@@ -106,7 +105,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         yield Hit(
             message=f"`{source.text.segment(call.node.func)}()` evaluates the model in train mode, with active "
-            "dropout or batch normalisation.",
+            "dropout or BatchNorm.",
             node=call.node,
             related=((trained.node, "trained here"),),
             fix=eval_mode_fix(source, call),
@@ -134,7 +133,7 @@ def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.replace(Piece.EVALUATION, "    model.eval()\n", "")
     both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
-    loop.require(both, "The model has neither dropout nor batch normalisation: the mode changes nothing.", dropout=0.2)
+    loop.require(both, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
 
 
 SCRIPT = """

@@ -2,28 +2,30 @@
 
 What you see
     With accumulation over K batches, training behaves as with a learning rate K times larger: it diverges, or clipping
-    is always active. Changing K changes the result, though the effective batch stays the same.
+    is always active. Four batches of 16 samples give another result than one batch of 64.
 
 Why it happens
-    A sum of K means is a valid loss; it is only K times as large.
+    The gradients of the K batches are added. Each loss is a mean over its batch, so the sum is K times as large as the
+    gradient of the mean over all samples.
 
 Fix
-    Divide each loss; in a shorter last window of an epoch, by the number of batches that it has.
+    Divide each loss by K, the number of batches whose gradients are added before the step. If the last step of an epoch
+    has fewer batches, divide their losses by this smaller number.
 
         (loss / K).backward()
 
 When this is fine
-    - ``loss / K``, or a loss summed over the samples of all K batches and divided by their number.
-    - Gradients that are divided by hand before the step.
-    - The factor of a GradScaler, which is divided out again.
-    - Several losses of one batch.
-    - A learning rate that was tuned for the sum. Adam hardly depends on the scale; clipping and its ``eps`` do.
+    - Each loss is divided by K, or is a sum over samples that is divided by the number of samples in all K batches.
+    - The gradients are divided by hand before the step.
+    - The losses are multiplied by a GradScaler's factor, which the scaler removes again.
+    - The backward passes belong to several losses of one batch.
+    - You tuned the learning rate for the sum. Adam hardly depends on the scale, but clipping and Adam's ``eps`` do.
 
 How it is detected
-    It is a warning, since a tuned learning rate makes it right. At run time, two windows in a row must have K > 1
-    backward passes from one line, each on another batch of one loader and with exactly one mean-reduced loss. Each loss
-    has weight 1 in the graph, and nothing scales the sum before the step. Lint reports only PyTorch's own losses
-    that go undivided into ``backward()``, if nothing in the file divides by the window size or touches a ``.grad``.
+    In a run, the sanitizer reports two successive steps before which one line ran K > 1 backward passes, each on a
+    different batch of one loader and with one loss that is a mean, if no loss was divided and nothing scaled the
+    gradients before the step. The linter reports PyTorch's own losses that go undivided into ``backward()``, if nothing
+    in the file divides by K or uses a ``.grad``. A tuned learning rate makes it correct, so this is a warning.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -52,13 +54,13 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, GradientsCleared, GradientsClipped, StepTaken, TracingGap
 
-MIN_WINDOWS = 2  # one might be a gradient probe
-MAX_BACKWARDS = 4096  # per window; longer ones are not checked
+MIN_WINDOWS = 2  # a single window may only measure gradients
+MAX_BACKWARDS = 4096  # backward passes per window; windows with more are not checked
 TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 
 
 class Detector(BaseDetector):
-    """Checks whether each loss of an accumulation window entered ``backward()`` with weight 1."""
+    """Checks whether the losses of an accumulation window were divided before ``backward()``."""
 
     subscribes_to = (BackwardEnded, GradientsCleared, GradientsClipped, StepTaken, TracingGap)
 
@@ -85,7 +87,7 @@ class Detector(BaseDetector):
     def _step(self, event: StepTaken) -> Evidence | None:
         backwards, self._backwards = self._backwards, []
         norm, self._norm_at_clipping = self._norm_at_clipping or event.grad_norm, None
-        if len(backwards) < 2:  # another optimizer's step on the same backward, or no window at all
+        if len(backwards) < 2:  # no accumulation, or another optimizer has already stepped
             return None
         weights = [_weight(ended) for ended in backwards]
         ones = all(weight is not None and abs(weight - 1) < TOLERANCE for weight in weights)
@@ -95,13 +97,15 @@ class Detector(BaseDetector):
             and abs(norm - event.grad_norm_after_backward) <= TOLERANCE * norm
         )
         distinct = len({ended.batch for ended in backwards}) == len(backwards) == event.backwards
-        one_line = len({(ended.loader, ended.location) for ended in backwards}) == 1  # not one task after the other
+        one_line = (
+            len({(ended.loader, ended.location) for ended in backwards}) == 1
+        )  # otherwise they may be different tasks
         self._undivided_windows = self._undivided_windows + 1 if ones and unscaled and distinct and one_line else 0
         if self._undivided_windows < MIN_WINDOWS:
             return None
         return Evidence(
-            message=f"The mean losses of {len(backwards)} batches entered `backward()` with weight 1 each, not "
-            f"1/{len(backwards)}: the gradient that {event.optimizer.name} used is {len(backwards)} times too large.",
+            message=f"{event.optimizer.name} used the sum of the gradients of {len(backwards)} batches: no loss was "
+            f"divided by {len(backwards)}, so the gradients are {len(backwards)} times too large.",
             location=backwards[-1].location,
             related=((event.location, "the step"),) if event.location else (),
             fix=f"Divide by the number of batches in the window: `(loss / {len(backwards)}).backward()`.",
@@ -109,13 +113,13 @@ class Detector(BaseDetector):
 
 
 def _weight(ended: BackwardEnded) -> float | None:
-    """Return the weight of a backward's loss; None unless it has exactly one mean-reduced loss."""
+    """Return the weight of a backward pass's loss; None unless there is exactly one loss and it is a mean."""
     loss = ended.losses[0] if len(ended.losses) == 1 else None
     return loss.gradient_weight if loss is not None and loss.reduction == "mean" else None
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the one backward of each window whose loss is a mean over a batch and is not divided."""
+    """Yield the backward pass of each window whose loss is a mean over a batch and is not divided."""
     reported: set[int] = set()
     for step in source.ops(OpKind.STEP):
         if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
@@ -126,8 +130,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         backward, size = found
         reported.add(id(backward.node))
         yield Hit(
-            message=f"`{ast.unparse(backward.node)}` accumulates the mean losses of `{ast.unparse(size)}` batches, "
-            "and none of them is divided by that number.",
+            message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{ast.unparse(size)}` batches, but the "
+            "losses are not divided by that number.",
             node=backward.node,
             related=((step.node, "the step"),),
             fix=_divide(source, backward, step, size),
@@ -135,7 +139,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
-    """Return the only backward of the window that ends with a step, and the number of batches in the window."""
+    """Return the only backward pass of the window that ends with a step, and the number of batches in the window."""
     loop = step.loops[-1]
     inside = source.ops_in_loop(loop, root=step.entry_point)
     backwards = [each for each in inside if each.kind is OpKind.BACKWARD]
@@ -145,14 +149,14 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
     if ends is not None:
         others = [each for each in inside if each.kind in (OpKind.STEP, OpKind.CLEAR_GRADIENTS)]
         waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
-        fits = (
+        is_window = (
             waits
             and len(others) > 1
             and backward.same_iteration_as(step)
             and backward.is_unconditional_in(loop)
             and ends.iterations != 1
         )
-        return (backward, ends.size) if fits and is_batch_mean(source, backward, loop) else None
+        return (backward, ends.size) if is_window and is_batch_mean(source, backward, loop) else None
     inner = backward.loops[-1]
     size = repeat_count(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
     if (
@@ -229,7 +233,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Divide each loss by the number of batches in its window.",
+    fix="Divide each loss by the number of batches that are accumulated before the step.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -4,25 +4,24 @@ What you see
     A layer does not learn, though it takes part in the forward pass and its parameters have a gradient.
 
 Why it happens
-    Zero is a valid gradient. Dead ReLUs, a saturated sigmoid, a factor of zero, two factors that are both initialised
-    with zeros and a loss that ignores an output all produce it.
+    Zero is a valid gradient. Common causes are ReLUs whose inputs are always negative ("dead" ReLUs), a saturated
+    sigmoid, a factor of zero, two factors that are both initialised with zeros, and a loss that ignores an output.
 
 Fix
-    Inspect the activations after the layer. If all are zero or saturated, lower the learning rate, or change the
-    initialisation or the activation.
+    Inspect the activations after the layer. If all are zero or saturated, change the initialisation or the activation.
 
-        self.activation = nn.LeakyReLU()  # or nn.GELU(): does not die
+        self.activation = nn.LeakyReLU()  # or nn.GELU(): neither becomes "dead"
 
 When this is fine
-    - The first updates of LoRA and of residual branches that are initialised with zero.
-    - A loss term whose weight is annealed from zero.
-    - Experts that receive no sample.
-    - A bias that cancels out, such as the last one of a critic whose loss is a difference of two means.
+    - The run is in its first updates with LoRA or with residual branches that are initialised with zero.
+    - The weight of a loss term is still zero and is increased later.
+    - A mixture of experts sends no sample to this expert.
+    - The bias has no effect on the loss, such as the last bias of a critic whose loss is a difference of two means.
 
 How it is detected
-    It is a note. It needs 64 updates, at least 16 of them with gradients that were read, in which every value read of a
-    parameter's gradient was zero, while other parameters of the same optimizer had other gradients. A bias is not
-    reported alone. Gradients on an accelerator are not read.
+    In a run, the sanitizer reports a parameter whose gradient was zero in all updates that it checked (at least 16
+    within 64 updates), if other parameters of the same optimizer had other gradients. It does not report a bias without
+    its weight, and does not check gradients on a GPU. A zero gradient may be intended, so this is a note.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -35,20 +34,20 @@ from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 64  # from the first to the last one whose gradients were read
-MIN_READ = 16  # updates whose gradients were read
+MIN_UPDATES = 64  # from the first to the last update whose gradients were read
+MIN_READ = 16  # number of updates whose gradients were read
 
 
 class _OptimizerState:
-    """The gradients that were always zero, for one optimizer."""
+    """The parameters of one optimizer whose gradients were always zero."""
 
-    __slots__ = ("first", "others", "place", "reported", "steps", "zero")
+    __slots__ = ("first", "location", "others", "reported", "steps", "zero")
 
     def __init__(self, event: StepTaken) -> None:
         self.first, self.steps, self.reported = event.update, 0, False
         self.zero: Refs = event.zero_gradients
         self.others: Refs = NO_REFS
-        self.place = event.location
+        self.location = event.location
 
 
 class Detector(BaseDetector):
@@ -60,7 +59,7 @@ class Detector(BaseDetector):
         self._states = WeakIdDict[Ref, _OptimizerState]()
         self._pending: dict[Ref, _OptimizerState] = {}
         """Optimizers with always-zero gradients that are not reported yet, including optimizers that were deleted."""
-        self._stepped = self._read = self._enough = False
+        self._stepped = self._read = self._read_enough = False
 
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence] | None:
         """Return evidence, once per optimizer."""
@@ -84,12 +83,12 @@ class Detector(BaseDetector):
             self._read = True
         state.steps += 1
         if state.steps == MIN_READ:
-            self._enough = True
+            self._read_enough = True
         if not state.zero:
             return False
         state.zero &= event.zero_gradients
         state.others |= event.with_gradient - event.zero_gradients
-        state.place = event.location
+        state.location = event.location
         if not state.zero:
             self._pending.pop(event.optimizer, None)
         elif state.steps >= MIN_READ and not state.reported:
@@ -102,7 +101,7 @@ class Detector(BaseDetector):
         return Evidence(
             message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in all {state.steps} updates "
             f"that were checked, from update {state.first} to {update}.",
-            location=state.place,
+            location=state.location,
             first_update=state.first,
             dedup_key=optimizer,
         )
@@ -115,16 +114,16 @@ class Detector(BaseDetector):
                 if self._stepped
                 else "no optimizer stepped"
             )
-        return "" if self._enough else f"no optimizer had {MIN_READ} updates whose gradients were read"
+        return "" if self._read_enough else f"no optimizer had {MIN_READ} updates whose gradients were read"
 
 
 def _always_zero(state: _OptimizerState) -> list[str]:
-    """Return the names of parameters with zero gradient, except a bias whose weight has one: its shift cancels out."""
-    alive = {ref.name for ref in state.others}
+    """Return the names of parameters with zero gradient, except a bias whose weight has another gradient."""
+    nonzero = {ref.name for ref in state.others}
     return sorted(
         ref.name
         for ref in state.zero
-        if not ref.name.endswith("bias") or f"{ref.name.removesuffix('bias')}weight" not in alive
+        if not ref.name.endswith("bias") or f"{ref.name.removesuffix('bias')}weight" not in nonzero
     )
 
 

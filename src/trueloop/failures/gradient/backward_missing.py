@@ -1,12 +1,10 @@
 """The optimizer steps again and again, but ``backward()`` is never called.
 
 What you see
-    The loss stays where it started: the weights remain those of the initialisation or the checkpoint. Learning rate,
-    data and model make no difference.
+    The loss stays at its first value, because the weights never change. Another learning rate makes no difference.
 
 Why it happens
-    Every optimizer skips parameters without a gradient, so a step without any gradient does nothing. Only GradScaler
-    raises an error.
+    An optimizer skips parameters without a gradient, so a step without any gradients silently does nothing.
 
 Fix
     Call ``backward()`` between the loss and the step.
@@ -16,17 +14,17 @@ Fix
         optimizer.step()
 
 When this is fine
-    - Stepping through a schedule to plot it or to resume it, without calling a model.
-    - An optimizer for a part that is trained later, while other parts are trained (GRD005 reports that).
-    - Gradients written by hand or computed with ``torch.autograd.grad``, and closures.
-    - A custom optimizer that needs no gradients, and weights that are changed by hand.
-    - Batches that are skipped at first.
+    - You step through a learning rate schedule without calling a model, to plot or resume the schedule.
+    - The optimizer belongs to a part that is trained later, while other parts are trained (GRD005 reports it).
+    - You write gradients by hand, compute them with ``torch.autograd.grad``, or pass a closure to ``step()``.
+    - Your own optimizer needs no gradients, or you change the weights by hand.
+    - The program skips the first batches.
 
 How it is detected
-    At run time, a PyTorch optimizer stepped 8 times (4 if the run ends earlier), each time after a model of its
-    parameters was called with gradients enabled. No backward was run, no parameter had a gradient, and no weight
-    changed. Lint reports a loop that calls a model, computes a loss and steps, if nothing in the file refers to a
-    backward or to gradients, or receives that loss; ``loss.backward`` without parentheses does not count as a call.
+    In a run, the sanitizer reports a PyTorch optimizer that stepped 8 times (4 times if the run ends earlier), each
+    time after a call of its model with gradients enabled, while there was no backward pass, no gradient and no change
+    of a weight. The linter reports a loop that calls a model, computes a loss and steps, if nothing in the file calls
+    ``backward()``, uses gradients, or passes the loss to other code.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -51,13 +49,13 @@ from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken, 
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
 from trueloop.tracing.program_text.step_calls import uses_gradients
 
-MIN_STEPS = 8  # of one optimizer, while the run continues
-MIN_STEPS_AT_END = 4  # of one optimizer, when the run ends
-MAX_COMPARED = 4  # parameters of a model whose values are compared
+MIN_STEPS = 8  # steps of one optimizer, while the run continues
+MIN_STEPS_AT_END = 4  # steps of one optimizer, when the run ends
+MAX_COMPARED = 4  # number of parameters of a model whose values are compared
 
 
 class Detector(BaseDetector):
-    """Counts the steps without gradients that follow a call of a model, until a backward is run."""
+    """Counts the steps without gradients that follow a call of a model, until there is a backward pass."""
 
     subscribes_to = (ModelCalled, StepTaken, WatchEnded)
 
@@ -106,8 +104,8 @@ class Detector(BaseDetector):
             return None
         self._reported = True
         return Evidence(
-            message=f"`{step.optimizer.name}.step()` was called {self._steps[step.optimizer]} times, each time after "
-            "its model was called, but `backward()` was never called: no parameter has had a gradient.",
+            message=f"`{step.optimizer.name}.step()` was called {self._steps[step.optimizer]} times after calls of its "
+            "model, but `backward()` was never called: no parameter has had a gradient.",
             location=step.location,
             first_update=0,
         )
@@ -121,7 +119,7 @@ def _is_torch_optimizer(kind: str) -> bool:
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the first step of a loop that computes a loss in a file without any backward."""
+    """Yield the first step of a loop that computes a loss, in a file without any backward pass."""
     steps = [each for each in source.ops(OpKind.STEP) if each.loops and _is_candidate(each)]
     if not steps:
         return
@@ -143,7 +141,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if loss is None or any(_may_run_backward(each, loss, step) for each in inside):
             continue
         yield Hit(
-            message=f"`{ast.unparse(step.node)}` has no gradients to use: nothing in this file calls `backward()`.",
+            message=f"`{ast.unparse(step.node)}` has no gradients: nothing in this file calls `backward()`.",
             node=uncalled[0] if uncalled else step.node,
             related=((loss.node, "the loss"),),
             fix=_add_parentheses(source, uncalled[0]) if uncalled else _insert_backward(source, loss, step),
@@ -189,7 +187,7 @@ def _belongs_to(loss: Op, step: Op) -> bool:
 
 
 def _may_run_backward(each: Op, loss: Op, step: Op) -> bool:
-    """Return True if code outside this file receives the loss, the model or the optimizer, and may run backward."""
+    """Return True if code outside this file gets the loss, the model or the optimizer, and may call ``backward()``."""
     if each.kind is not OpKind.ESCAPE:
         return False
     return any(
@@ -201,7 +199,7 @@ def _may_run_backward(each: Op, loss: Op, step: Op) -> bool:
 
 
 def _insert_backward(source: SourceFile, loss: Op, step: Op) -> Fix | None:
-    """Return the fix that inserts a backward before the step; None unless the loss has a name."""
+    """Return the fix that calls ``backward()`` before the step; None unless the loss has a name."""
     assign, stepping = loss.statement, step.statement
     plain = isinstance(assign, ast.Assign) and assign.value is loss.node and isinstance(assign.targets[0], ast.Name)
     if not plain or stepping is None or loss.function is not step.function or step.branches != loss.branches:

@@ -4,22 +4,22 @@ What you see
     Clipping has no effect: training diverges as it did without it.
 
 Why it happens
-    Clipping changes the gradients that exist when it is called. After the step they are not used any further.
+    Clipping changes the gradients in ``.grad``, but the step has already used them, and ``zero_grad()`` clears them.
 
 Fix
-    Clip between the last backward of the window and the step.
+    Clip between the last ``backward()`` and the step.
 
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 When this is fine
-    - A norm that is only measured, with an infinite limit or one that is not reached, may be read at any time.
+    - You only measure the norm, with an infinite limit or with a limit that is never reached.
 
 How it is detected
-    At run time, one line clipped gradients to its limit at least twice, every one of them had been used by a step with
-    nothing added since, and that line never clipped any others. Lint reports a clipping whose result is not used, if no
-    backward and no unknown code stand between it and the step of the same parameters.
+    In a run, the sanitizer reports a line that clipped gradients at least twice, if a step had already used all
+    gradients that this line ever clipped and nothing was added to them since. The linter reports a clipping call whose
+    result is not used, if neither ``backward()`` nor unknown code is between it and the step of the same parameters.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -40,7 +40,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
 
-MIN_TIMES = 2  # once might be a probe
+MIN_TIMES = 2  # a single call may only measure the norm
 
 
 class Detector(BaseDetector):
@@ -64,8 +64,8 @@ class Detector(BaseDetector):
         if self._late[line] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"{len(event.already_used)} gradients were clipped at {event.limit:g} after a step had used them, "
-            f"{self._late[line]} times: clipping has no effect.",
+            message=f"Clipping had no effect {self._late[line]} times: {len(event.already_used)} gradients were "
+            f"clipped to {event.limit:g} after a step had used them.",
             location=line,
         )
 
@@ -79,7 +79,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         step = _preceding_step(source, clip)
         if step is not None:
             yield Hit(
-                message=f"`{ast.unparse(clip.node)}` comes after the step that used the gradients: it has no effect.",
+                message=f"`{ast.unparse(clip.node)}` has no effect: the step has already used the gradients.",
                 node=clip.node,
                 related=((step.node, "this step used gradients that were not clipped"),),
                 fix=_move_before_step(source, clip, step),
@@ -87,7 +87,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _preceding_step(source: SourceFile, clip: Op) -> Op | None:
-    """Return the step that used all clipped gradients; None if they changed since, or were clipped before it."""
+    """Return the step that used all clipped gradients; None if they changed since or were also clipped before it."""
     run = source.ops_of_run(clip)
     at = run.index(clip)
     step = None
@@ -96,7 +96,7 @@ def _preceding_step(source: SourceFile, clip: Op) -> Op | None:
             case OpKind.ESCAPE | OpKind.ACCESS_GRADIENTS if step is None:
                 return None
             case OpKind.CLEAR_GRADIENTS if each.name and step is None:
-                return None  # written by hand
+                return None  # the gradients may have been written by hand
             case OpKind.STEP if step is None and _uses_all(source, each, clip):
                 step = each
             case OpKind.CLIP_GRADIENTS if step is not None and not _are_disjoint(each, clip):
@@ -178,7 +178,7 @@ FAILURE = Failure(
             "    optimizer.step()": "    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n    optimizer.step()",
         },
     ),
-    fix="Clip between the last backward and optimizer.step().",
+    fix="Clip between the last backward() and optimizer.step().",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,27 +1,27 @@
 """Gradient clipping gets ``model.parameters()`` as a generator that is already exhausted, so nothing is clipped.
 
 What you see
-    Clipping has no effect: the norm it returns is 0 in every step except perhaps the first, and training diverges as it
-    does without clipping.
+    Clipping has no effect, and training diverges as it does without clipping. The norm that the clipping function
+    returns is 0 in every step except perhaps the first.
 
 Why it happens
-    ``model.parameters()`` is a generator. An optimizer or a loop that iterates over it leaves it empty, and clipping
-    nothing is allowed. Newer versions of PyTorch warn, once.
+    ``model.parameters()`` returns a generator, which can be iterated only once. If it is stored in a variable and an
+    optimizer or an earlier clipping iterates over it, it is empty afterwards. Clipping an empty generator raises no
+    error; newer versions of PyTorch warn once.
 
 Fix
-    Keep a list.
+    Store the parameters as a list.
 
         parameters = list(model.parameters())
 
 When this is fine
-    - ``list(model.parameters())`` can be iterated any number of times.
-    - ``model.parameters()`` in the line that clips creates a new generator each time.
-    - A model without parameters, or without trainable ones, yields nothing from a generator that is new.
+    - You clip ``list(model.parameters())``, which can be iterated any number of times.
+    - You call ``model.parameters()`` in the line that clips, which creates a new generator each time.
+    - The model has no parameters, or no trainable ones.
 
 How it is detected
-    At run time, the generator was already exhausted when the clipping function received it. Lint reports a name that is
-    bound once, to a generator, if it is bound outside the loop that clips, or if an optimizer was built from it
-    before.
+    In a run, the sanitizer reports a clipping function that gets an exhausted generator. The linter reports a variable
+    that is assigned once, to a generator, outside the loop that clips, or from which an optimizer was built before.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -115,8 +115,7 @@ class Detector(BaseDetector):
         if not event.generator_exhausted:
             return None
         return Evidence(
-            message="The parameters to clip came from a generator that was already exhausted: nothing was clipped at "
-            f"{event.limit:g}.",
+            message=f"Nothing was clipped to {event.limit:g}: the generator of the parameters was already exhausted.",
             location=event.location,
         )
 
@@ -135,13 +134,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         value, fix = binding.value, None
         if id(value) not in fixed:
             start, end = source.text.span(value)
-            fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, description="Keep a list")
+            fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, description="Store a list")
         fixed.add(id(value))
-        why = "the optimizer has consumed it" if consumer is not None else "the first iteration has consumed it"
+        cause = "the optimizer" if consumer is not None else "the first iteration"
         yield Hit(
-            message=f"`{dotted_name(argument)}` is a generator and {why}: nothing is clipped.",
+            message=f"Nothing is clipped: `{dotted_name(argument)}` is a generator, and {cause} has exhausted it.",
             node=clip.node,
-            related=((binding, "the generator"), *(((consumer.node, "consumed here"),) if consumer else ())),
+            related=((binding, "the generator"), *(((consumer.node, "exhausted here"),) if consumer else ())),
             fix=fix,
         )
 
@@ -223,7 +222,7 @@ FAILURE = Failure(
             "parameters = model.parameters()": "parameters = list(model.parameters())",
         },
     ),
-    fix="Keep the parameters as a list: list(model.parameters()).",
+    fix="Store the parameters as a list: list(model.parameters()).",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,29 +1,30 @@
 """Gradients are cleared between ``backward()`` and ``optimizer.step()``, so no step uses them.
 
 What you see
-    The loss does not change at all; or, with accumulation, training behaves as with a batch several times smaller.
+    The loss does not change at all. Or, with gradient accumulation, training behaves as with only the last batch.
 
 Why it happens
-    A step on parameters without gradients silently does nothing, and gradients may be cleared at any time.
+    ``zero_grad()`` after ``backward()`` deletes the new gradients, and a step without gradients silently does nothing.
 
 Fix
-    Clear after the step, or before the first backward of the window; never between a backward and its step.
+    Clear the gradients after the step or before the first ``backward()``, never between ``backward()`` and its step.
 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
 When this is fine
-    - A batch that is skipped because its loss or gradients are not finite.
-    - A gradient probe, SAM, PCGrad, per-sample gradients, and the generator's pass through a GAN's discriminator.
-    - Gradients that are stored elsewhere and written to ``.grad`` by hand (PCGrad, differential privacy).
+    - You skip a batch because its loss or its gradients are not finite.
+    - You only measure gradients, or use SAM, PCGrad or per-sample gradients.
+    - In a GAN, you clear the gradients that the generator's pass leaves in the discriminator.
+    - You store the gradients elsewhere and write them to ``.grad`` by hand (PCGrad, differential privacy).
 
 How it is detected
-    At run time there are two cases. One: no step so far found a gradient, though backward passes had reached its
-    parameters, at least twice. Two: in each of 5 windows, and there were no others, one line ran backward on as many
-    different batches, one line cleared the gradients of each batch except the last, and only that one was used.
-    Gradients that did not come from the latest backward are not reported. Lint finds both: a clearing of everything
-    that is stepped right after it; and one in every iteration of a loop whose steps all wait for a counter.
+    In a run, the sanitizer reports two cases. (1) No step of an optimizer found a gradient, although backward passes
+    had computed gradients of its parameters at least twice. (2) In each of the first 5 updates, one line ran
+    ``backward()`` on the same number of batches, and another line cleared the gradients of all batches except the last.
+    The linter reports a call that clears the gradients right before the step, and a call that clears them in every
+    iteration of a loop that steps only in some iterations.
 
 References
     PyTorch tutorial "Optimizing Model Parameters", https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -46,12 +47,12 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_WINDOWS = 5  # all windows so far, with the same pattern: batches skipped because of their loss are less regular
-MAX_DISCARDED = 4096  # backwards in a row that are remembered; a loop without an optimizer never steps
+MIN_WINDOWS = 5  # all windows so far have the same pattern; batches that are skipped because of their loss have none
+MAX_DISCARDED = 4096  # backward passes before a step that are recorded; a loop without an optimizer never steps
 
 
 class _Discarded(NamedTuple):
-    """One backward whose gradients were cleared before any of them was used."""
+    """One backward pass whose gradients were cleared before a step used them."""
 
     backward: CodePosition | None
     clearing: CodePosition | None
@@ -59,14 +60,14 @@ class _Discarded(NamedTuple):
 
 
 class Detector(BaseDetector):
-    """Follows each backward to the step that uses its gradients, or to the clearing that discards them."""
+    """Records whether the gradients of each backward pass are used by a step or cleared before."""
 
     subscribes_to = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)
 
     def __init__(self) -> None:
-        self._effective = WeakIdDict[Ref, bool]()  # optimizers that found gradients
+        self._effective = WeakIdDict[Ref, bool]()  # optimizers with a step that found gradients
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._unused: tuple[Any, int] | None = None  # line and batch of the latest backward until used or cleared
+        self._unused: tuple[Any, int] | None = None  # line and batch of the latest backward pass
         self._discarded: list[_Discarded] = []
         self._pattern: tuple[int, CodePosition | None, CodePosition | None] | None = None
         self._equal_windows = 0
@@ -102,8 +103,8 @@ class Detector(BaseDetector):
 
     def _never_a_gradient(self, event: StepTaken, times: int) -> Evidence:
         return Evidence(
-            message=f"None of the {times} steps of {event.optimizer.name} found a gradient: all gradients were cleared "
-            "between `backward()` and the step each time, so nothing was trained.",
+            message=f"None of the {times} steps of {event.optimizer.name} found a gradient: each time, all gradients "
+            "were cleared between `backward()` and the step, so nothing was trained.",
             location=event.cleared_at or event.location,
             related=((event.location, "this step found no gradients"),) if event.location else (),
             first_update=0,
@@ -132,17 +133,17 @@ class Detector(BaseDetector):
             return None
         count, backward, clearing = pattern
         return Evidence(
-            message=f"In each of {self._equal_windows} windows the gradients of {count} of {count + 1} batches were "
-            f"cleared before `{event.optimizer.name}.step()`: only the last batch was trained on.",
+            message=f"Before each of {self._equal_windows} calls of `{event.optimizer.name}.step()`, the gradients of "
+            f"{count} of {count + 1} batches were cleared: only the last batch was trained on.",
             location=clearing,
             related=tuple(
-                (place, words) for place, words in ((backward, "the backward"), (event.location, "the step")) if place
+                (line, label) for line, label in ((backward, "`backward()`"), (event.location, "the step")) if line
             ),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each clearing between every backward of a loop and its step."""
+    """Yield each call that clears gradients between the backward passes of a loop and their step."""
     for step in source.ops(OpKind.STEP):
         if step.subject.kind is not ValueKind.OPTIMIZER or not step.loops:
             continue
@@ -151,7 +152,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         cleared = _just_before(source, step)
         if cleared is not None:
             again = sum(each.kind is OpKind.STEP and each.subject.may_alias(step.subject) for each in inside) > 1
-            when = "clears the gradients right before the step, which finds none."
+            when = "clears the gradients right before the step, so the step finds none."
         else:
             cleared, again = _in_every_iteration(source, step, inside), False
             when = "clears the gradients in every iteration, but the step runs only in some of them."
@@ -159,15 +160,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield Hit(
                 message=f"`{ast.unparse(cleared.node)}` {when}",
                 node=cleared.node,
-                related=((reaching[0].node, "the backward"), (step.node, "the step")),
+                related=((reaching[0].node, "`backward()`"), (step.node, "the step")),
                 fix=move_after_fix(
-                    source, cleared, step, "Clear after the step", safe=cleared.branches == step.branches
+                    source, cleared, step, "Clear the gradients after the step", safe=cleared.branches == step.branches
                 ),
             )
 
 
 def _just_before(source: SourceFile, step: Op) -> Op | None:
-    """Return the clearing before a step, if nothing between them can create a gradient."""
+    """Return the call that clears gradients before a step, if nothing between them can create a gradient."""
     run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
         match each.kind:
@@ -183,7 +184,7 @@ def _just_before(source: SourceFile, step: Op) -> Op | None:
 
 
 def _in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
-    """Return the clearing in every iteration of a loop whose steps, unlike its backwards, wait for a window's end."""
+    """Return the call that clears gradients in every iteration of a loop that steps only at the end of each window."""
     loop = step.loops[-1]
     found = accumulation_window(step, loop)
     if found is None or found.iterations == 1 or MANAGED in step.subject.facts or accesses_grad(source):
@@ -238,7 +239,7 @@ FAILURE = Failure(
     good=changed(
         BAD, {"    optimizer.zero_grad()\n    optimizer.step()": "    optimizer.step()\n    optimizer.zero_grad()"}
     ),
-    fix="Clear after the step, or before the first backward of the window, never between backward and step.",
+    fix="Clear the gradients after the step or before the first backward(), never between backward() and its step.",
     rule=RULE,
     detector=Detector,
     inject=inject,

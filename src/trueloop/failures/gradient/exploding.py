@@ -1,11 +1,10 @@
 """Gradients grow a thousandfold from update to update, and the loss grows with them.
 
 What you see
-    The gradient norm climbs by orders of magnitude and does not fall again. The loss follows, and some updates later
-    it is ``inf`` or ``nan``.
+    The gradient norm grows by orders of magnitude and does not fall again, and soon the loss is ``inf`` or ``nan``.
 
 Why it happens
-    Large gradients are valid numbers. An optimizer multiplies them by the learning rate and adds them.
+    Each update is so large that it makes the next gradients larger. Large gradients are valid numbers and no error.
 
 Fix
     Lower the learning rate, use warm-up or clip the norm. Check the initialisation and the scale of the inputs.
@@ -15,17 +14,16 @@ Fix
         optimizer.step()
 
 When this is fine
-    - A spike in one update, warm-up, or a norm that is clipped.
-    - A learning rate finder, whose rate grows as well.
-    - A loss term that is switched on, rewards that start late, or parameters that are added late.
-    - Adversaries that are trained alternately.
+    - Only one update has a large norm, the learning rate is still in its warm-up, or the norm is clipped.
+    - You use a learning rate finder, which increases the learning rate on purpose.
+    - A loss term, a reward or new parameters are added during training.
+    - You train two networks against each other in turn.
 
 How it is detected
-    Only in a program with one optimizer that never clips and whose loss is a single number. From each update to the
-    next, without a gap, both loss and norm must grow by half or more, over the same parameters, at no more than twice
-    the first learning rate, and not more and more slowly (as with an annealed factor). It is reported once the norm is
-    more than 1000 times the first one, not counting the largest single increase. Not seen are a slower growth, and one
-    that falls between two stretches of full tracing.
+    In a run with one optimizer and without clipping, the sanitizer looks for successive updates in which both the loss
+    and the gradient norm grow by at least half each time, at no more than twice the first learning rate, and without
+    slowing down. It reports them once the norm is more than 1000 times the first one, not counting the largest single
+    increase. It does not detect slower growth, or growth in updates that were not fully traced.
 
 References
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
@@ -41,7 +39,7 @@ from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StepTa
 
 MIN_GROWTH = 1000
 MIN_GROWTH_PER_UPDATE = 1.5
-MAX_RATE_CHANGE = 2  # times the first learning rate
+MAX_RATE_CHANGE = 2  # ratio to the first learning rate
 
 
 _Update = tuple[StepTaken, float, float]
@@ -49,7 +47,7 @@ _Update = tuple[StepTaken, float, float]
 
 
 class Detector(BaseDetector):
-    """Follows a continuous growth of gradient norm and loss from update to update."""
+    """Records successive updates in which the gradient norm and the loss grow."""
 
     subscribes_to = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)
 
@@ -62,7 +60,7 @@ class Detector(BaseDetector):
         """Consecutive updates, each with a larger norm and loss than the one before."""
 
     def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | TracingGap) -> Evidence | None:
-        """Return evidence once the growth is a thousandfold."""
+        """Return evidence once the gradient norm has grown a thousandfold."""
         if isinstance(event, StepTaken):
             self._step(event)
             return self._check_growth(event) if len(self._growth) > 2 else None
@@ -103,8 +101,8 @@ class Detector(BaseDetector):
         if norm <= MIN_GROWTH * largest_increase * first_norm or slows_down:
             return None
         return Evidence(
-            message=f"From update {since} to {event.update} the gradient norm grew from {first_norm:.3g} to "
-            f"{norm:.3g} and the loss from {first_loss:.3g} to {loss:.3g}, rising in every update.",
+            message=f"The gradient norm grew from {first_norm:.3g} to {norm:.3g} and the loss from {first_loss:.3g} to "
+            f"{loss:.3g} between updates {since} and {event.update}; both rose in every update.",
             location=event.location,
             first_update=since,
         )
@@ -119,7 +117,7 @@ def _grows(before: _Update, latest: _Update) -> bool:
 
 
 def _is_comparable(first: StepTaken, latest: StepTaken) -> bool:
-    """Return True for a step with as many backwards on the same parameters, at a similar learning rate."""
+    """Return True for steps with equal numbers of backward passes, equal parameters and similar learning rates."""
     same = latest.with_gradient == first.with_gradient and latest.backwards == first.backwards
     return same and max(latest.learning_rates) <= MAX_RATE_CHANGE * max(first.learning_rates)
 

@@ -1,8 +1,8 @@
 """A layer is frozen or unfrozen through an attribute that PyTorch does not read.
 
 What you see
-    A pretrained backbone that should be frozen is trained: it loses what it has learned, and the run takes the time
-    and memory of a full fine-tuning. Or a head that should be unfrozen never learns.
+    A pretrained part that should be frozen is trained: it forgets what it has learned, and the run takes as much time
+    and memory as without freezing. Or a part that should be unfrozen never learns.
 
 Why it happens
     Python allows any attribute on an object. ``parameter.require_grad = False`` creates a new attribute next to
@@ -15,15 +15,14 @@ Fix
         module.requires_grad_(False)  # right
 
 When this is fine
-    - ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` are correct.
-    - An attribute with such a name that the program stores as a setting and reads.
+    - You use ``parameter.requires_grad = False`` or ``module.requires_grad_(False)``, which are correct.
+    - The program uses an attribute of this name as its own setting and reads it.
 
 How it is detected
-    Lint reports the assignment, unless the file may read the attribute; reading ``requires_grad`` of what
-    ``parameters()`` returns does not count. At run time, no code of the imported program may read it, nor the class of
-    a module that is not PyTorch's. An optimizer must step parameters that should be frozen, at a rate that is not zero,
-    or hold parameters that should be unfrozen and are not. This is checked when a model is first called after an
-    optimizer was built; later assignments are left to lint.
+    The linter reports the assignment, unless the file may read the attribute. In a run, the sanitizer looks for such
+    attributes when a model is first called after an optimizer was built, so it does not see later assignments. It
+    reports an attribute that no code of the program reads, once an optimizer steps parameters that should be frozen
+    with a learning rate above zero, or has parameters that should be unfrozen and are not.
 
 References
     nn.Module.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -49,7 +48,7 @@ from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD, 
 
 
 class Detector(BaseDetector):
-    """Waits for a step on parameters that should be frozen, or with an optimizer of ones that should not be."""
+    """Checks at each step whether parameters that should be frozen are trained, or the reverse."""
 
     subscribes_to = (IneffectiveFreeze, StepTaken)
     activated_by = (IneffectiveFreeze,)
@@ -60,20 +59,20 @@ class Detector(BaseDetector):
         self._stepped = False
 
     def observe(self, event: IneffectiveFreeze | StepTaken) -> list[Evidence] | None:
-        """Return evidence for each attribute that the step proves ineffective."""
+        """Return evidence for each attribute that had no effect on the parameters of a step."""
         if isinstance(event, IneffectiveFreeze):
             self._assignments[event.model] = event
             return None
         self._stepped = True
-        if not self._assignments or 0 in event.learning_rates:  # a rate of zero freezes, too
+        if not self._assignments or 0 in event.learning_rates:  # a learning rate of zero also freezes parameters
             return None
         found: list[Evidence] = []
-        for marked in self._assignments.values():
-            for mark in marked.attributes:
-                hit = len(mark.parameters & (event.frozen if mark.value else event.with_gradient))
-                if hit and (mark.attribute, mark.parameters) not in self._reported:
-                    self._reported.add((mark.attribute, mark.parameters))
-                    found.append(_evidence(marked, mark, hit, event))
+        for assignment in self._assignments.values():
+            for each in assignment.attributes:
+                count = len(each.parameters & (event.frozen if each.value else event.with_gradient))
+                if count and (each.attribute, each.parameters) not in self._reported:
+                    self._reported.add((each.attribute, each.parameters))
+                    found.append(_evidence(assignment, each, count, event))
         return found
 
     def inconclusive(self) -> str:
@@ -81,19 +80,19 @@ class Detector(BaseDetector):
         return "no optimizer stepped" if self._assignments and not self._stepped else ""
 
 
-def _evidence(marked: IneffectiveFreeze, mark: FreezeAttribute, hit: int, step: StepTaken) -> Evidence:
-    first, more = mark.names[0], len(mark.names) - 1
-    what = f"{first} of {marked.model.name}" if first else marked.model.name
+def _evidence(assignment: IneffectiveFreeze, found: FreezeAttribute, count: int, step: StepTaken) -> Evidence:
+    first, more = found.names[0], len(found.names) - 1
+    owner = f"{first} of {assignment.model.name}" if first else assignment.model.name
     have = f" and {more} more have" if more else " has"
-    of = f"{hit} of {len(mark.parameters)} parameters that should be"
-    effect = f"{of} unfrozen get no gradient" if mark.value else f"{of} frozen are trained"
-    right = f"requires_grad_({mark.value})" if mark.on_modules else f"requires_grad = {mark.value}"
+    of = f"{count} of {len(found.parameters)} parameters that should be"
+    effect = f"{of} unfrozen get no gradient" if found.value else f"{of} frozen are trained"
+    right = f"requires_grad_({found.value})" if found.on_modules else f"requires_grad = {found.value}"
     return Evidence(
-        message=f"{what}{have} an attribute `{mark.attribute} = {mark.value}` that nothing reads: {effect}.",
-        location=marked.location,
+        message=f"{owner}{have} an attribute `{found.attribute} = {found.value}` that nothing reads: {effect}.",
+        location=assignment.location,
         related=((step.location, "the step"),) if step.location else (),
-        fix=f"Call `{right}` on each module." if mark.on_modules else f"Set `{right}` on each parameter.",
-        dedup_key=(mark.parameters, mark.attribute),
+        fix=f"Call `{right}` on each module." if found.on_modules else f"Set `{right}` on each parameter.",
+        dedup_key=(found.parameters, found.attribute),
     )
 
 
@@ -108,7 +107,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             known = owner in (ValueKind.PARAMETERS, ValueKind.MODEL, ValueKind.TENSOR)
             if known and not may_be_read(source.tree, target.attr, of_modules=owner is ValueKind.MODEL):
                 yield Hit(
-                    message=f"`{ast.unparse(target)}` sets an attribute that nothing reads: PyTorch's is "
+                    message=f"`{ast.unparse(target)}` has no effect: PyTorch does not read this attribute, only "
                     "`requires_grad`.",
                     node=target,
                     fix=_freeze_correctly(source, bound, owner is ValueKind.MODEL),
@@ -120,8 +119,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             verb = "unfreezes" if bound.value else "freezes"
             yield Hit(
-                message=f"`{ast.unparse(target.value)}` is a module and has no `requires_grad`: the assignment {verb} "
-                "none of its parameters.",
+                message=f"This assignment {verb} no parameter: `{ast.unparse(target.value)}` is a module, and only its "
+                "parameters have `requires_grad`.",
                 node=target,
                 fix=_freeze_correctly(source, bound, True),
             )

@@ -1,27 +1,28 @@
-"""The loss is detached from the model and then made to require gradients, so ``backward()`` reaches no weight.
+"""The loss is cut off from the model and then marked with ``requires_grad``, so no weight gets a gradient.
 
 What you see
-    The loss is printed, ``backward()`` runs, the optimizer steps, and no weight ever changes.
+    ``backward()`` and the optimizer's step run without an error, but no weight ever changes.
 
 Why it happens
-    ``torch.tensor(value, requires_grad=True)`` and ``loss.requires_grad_()`` create a new leaf, whose backward fills
-    only its own ``.grad``. Without that call PyTorch would raise an error, because the loss has no graph.
+    ``torch.tensor(loss)``, ``.item()`` and ``torch.no_grad()`` cut the loss off from the operations that computed it.
+    ``backward()`` would then raise an error. ``requires_grad=True`` or ``loss.requires_grad_()`` hides this error:
+    ``backward()`` runs, but computes a gradient only for the loss itself.
 
 Fix
-    Keep the loss a tensor of the graph, from the model to ``backward()``, and remove ``requires_grad_()``. Do not use
-    ``.item()``, ``.detach()``, ``.data``, NumPy or ``torch.no_grad()`` in between.
+    Remove ``requires_grad_()``, and do not use ``.item()``, ``.detach()``, ``.data``, NumPy, ``torch.tensor()`` or
+    ``torch.no_grad()`` between the model and ``backward()``.
 
         loss = torch.tensor(criterion(model(x), y), requires_grad=True)  # wrong
         loss = criterion(model(x), y)  # right
 
 When this is fine
-    - ``parameter.backward(gradient)``, which writes a gradient to a parameter by hand.
-    - A leaf that an optimizer holds, such as an image that is optimized.
+    - You call ``parameter.backward(gradient)`` to set a parameter's gradient by hand.
+    - An optimizer updates the tensor itself, such as an image that is optimized.
 
 How it is detected
-    At run time, a backward without an explicit gradient starts from a leaf that is no parameter and belongs to no
-    optimizer, so nothing else can receive a gradient from it. Lint reports a backward from a leaf that was computed
-    from a model's output, if every path through the graph back to the model is cut.
+    In a run, the sanitizer reports a call of ``backward()`` without arguments on a tensor that has ``requires_grad``
+    but no graph, and that is neither a parameter nor in an optimizer. The linter reports such a call if the tensor was
+    computed from a model's output and every connection to the model is cut.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -43,7 +44,7 @@ from trueloop.tracing.events import BackwardStarted, OptimizerCreated
 
 
 class Detector(BaseDetector):
-    """Checks the tensor that every backward starts from, once an optimizer exists."""
+    """Checks the tensor that every backward pass starts from, once an optimizer exists."""
 
     subscribes_to = (OptimizerCreated, BackwardStarted)
 
@@ -52,7 +53,7 @@ class Detector(BaseDetector):
         self._backwards = 0
 
     def observe(self, event: OptimizerCreated | BackwardStarted) -> Evidence | None:
-        """Return evidence for a backward that starts from a leaf."""
+        """Return evidence for a backward pass that starts from a leaf."""
         if isinstance(event, OptimizerCreated):
             self._has_optimizer = True
             return None
@@ -60,18 +61,18 @@ class Detector(BaseDetector):
         if not event.leaf or not self._has_optimizer:
             return None
         return Evidence(
-            message="`backward()` starts from a leaf tensor with `requires_grad=True` and no graph: no weight gets a "
-            "gradient.",
+            message="No weight gets a gradient: `backward()` was called on a tensor that has `requires_grad=True` but "
+            "no connection to the model.",
             location=event.location,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason if no backward was run."""
-        return "" if self._backwards else "no backward was run"
+        """Return a reason if there was no backward pass."""
+        return "" if self._backwards else "there was no backward pass"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each backward from a model's result that was detached and then made to require gradients."""
+    """Yield each backward pass from a model's result that was detached and then marked with ``requires_grad``."""
     optimizers = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
     for backward in source.ops(OpKind.BACKWARD):
         root, gradient_arguments = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
@@ -81,13 +82,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             isinstance(backward.node, ast.Call)
             and source.qualified_name(backward.node.func) == "torch.autograd.backward"
         ):
-            gradient_arguments -= {"0"}  # the root itself
+            gradient_arguments -= {"0"}  # argument 0 is the loss
         leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
         optimized = leaf is not None and any(root is each for one in optimizers for each in one.ancestors())
         if leaf is not None and not optimized and any(each.kind is ValueKind.MODEL for each in root.ancestors(2000)):
             yield Hit(
-                message=f"`{ast.unparse(backward.node)}` starts from a tensor that is detached from the model: no "
-                "weight gets a gradient.",
+                message=f"`{ast.unparse(backward.node)}` gives no weight a gradient: the loss is detached from the "
+                "model.",
                 node=backward.node,
                 related=((leaf, "`requires_grad` is set here"),) if leaf is not backward.node else (),
                 fix=_use_attached_loss(source, root),
@@ -95,7 +96,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any:
-    """Return the node that made a detached root require gradients; None if the root is attached or was not changed."""
+    """Return the node that set ``requires_grad`` of a detached loss; None if the loss is attached or not changed."""
     if LEAF in root.facts:
         return root.node
     if root.name == "requires_grad_" and root.sources:
@@ -108,7 +109,7 @@ def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any
 
 
 def _is_detached(value: AbstractValue, depth: int = 20) -> bool:
-    """Return True if no path through the graph leads from a tensor to anything that is trained."""
+    """Return True if no path through the graph leads from a tensor to a trained parameter."""
     if NO_GRAPH in value.facts or value.kind in (ValueKind.CONSTANT, ValueKind.NAME):
         return True
     if value.kind is ValueKind.UNKNOWN:

@@ -1,27 +1,28 @@
-"""A parameter that an optimizer holds never receives a gradient.
+"""A parameter of an optimizer never gets a gradient.
 
 What you see
-    A part of the model keeps its initial weights, and the rest learns to compensate for it.
+    A part of the model keeps its initial weights. The rest still learns, so the loss falls, but less than it could.
 
 Why it happens
-    Every optimizer skips parameters without a gradient, so that frozen and unused parts can exist.
+    An optimizer skips parameters without a gradient without an error, because a model may have frozen or unused parts.
 
 Fix
     If the part should learn, find what cuts it off from the loss: ``.detach()``, ``.data``, ``torch.no_grad()``, NumPy,
-    an argmax, a weight that was recreated after the optimizer was built, a layer that is never called. If not, freeze
-    it before the optimizer is built.
+    an argmax, a weight that was created again after the optimizer was built, or a layer that is never called. If the
+    part should not learn, freeze it before you build the optimizer.
 
         part.requires_grad_(False)
 
 When this is fine
-    - A head that is trained later.
-    - Unused layers of a pretrained model, such as the pooler of BERT.
-    - A frozen backbone that an optimizer holds: wasteful, but correct.
+    - The part is trained later.
+    - A pretrained model has layers that you do not use, such as the pooler of BERT.
+    - The optimizer contains a frozen backbone, which is correct.
 
 How it is detected
-    It is a note. It needs a complete epoch or 64 updates, 8 of them traced. Reported are parameters that require a
-    gradient and never had one, if others of the same optimizer had one, or if 8 or more backward passes gave that
-    optimizer none at all. Parameters for which another optimizer has had a gradient, as in InfoGAN, are not reported.
+    In a run, after a full epoch or 64 updates, 8 of them fully traced, the sanitizer reports the parameters of an
+    optimizer that require a gradient and never had one. It reports them only if other parameters of this optimizer had
+    a gradient, or if there were 8 or more backward passes. Parameters that have a gradient in the step of another
+    optimizer, as in InfoGAN, are not reported. Unused parts are often intended, so this is a note.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -37,22 +38,22 @@ from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 64  # if no dataloader ends an epoch before
-MIN_TRACED = 8  # updates whose gradients were traced
+MIN_UPDATES = 64  # if no epoch ends before
+MIN_TRACED = 8  # number of updates whose gradients were traced
 
 
 class _OptimizerState:
     """The parameters of one optimizer that have had a gradient, and those that have not."""
 
-    __slots__ = ("backwards", "first", "latest", "missing", "place", "received", "reported", "steps")
+    __slots__ = ("backwards", "first", "latest", "location", "missing", "received", "reported", "steps")
 
     def __init__(self, event: StepTaken) -> None:
         self.first, self.backwards, self.steps = event.update, event.backward_count, 0
         self.latest: tuple[Refs, ...] = ()
-        """Refs of the latest step, from which ``received`` and ``missing`` were updated."""
+        """The parameters, those with a gradient and the frozen ones in the latest step."""
         self.received: Refs = NO_REFS
         self.missing: Refs = NO_REFS
-        self.place: CodePosition | None = None
+        self.location: CodePosition | None = None
         self.reported = False
 
 
@@ -93,12 +94,12 @@ class Detector(BaseDetector):
         state.steps += 1
         if state.steps == MIN_TRACED:
             self._enough = True
-        state.place = event.location
-        had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 reports cleared ones
-        latest = (event.parameters, had, event.frozen)
+        state.location = event.location
+        received = event.parameters if event.cleared_between else event.with_gradient  # GRD002 reports cleared ones
+        latest = (event.parameters, received, event.frozen)
         if latest != state.latest:
             state.latest = latest
-            state.received |= had
+            state.received |= received
             state.missing = event.parameters - event.frozen - state.received
         if not state.missing:
             if self._pending:
@@ -120,8 +121,8 @@ class Detector(BaseDetector):
         many = f"{len(names)} of {len(state.missing) + len(state.received)}" if state.received else f"All {len(names)}"
         return Evidence(
             message=f"{many} parameters of {optimizer.name} had no gradient in the {state.steps} updates that were "
-            f"checked: {', '.join(names[:3])}{more}.{'' if state.received else ' Its steps do nothing.'}",
-            location=state.place,
+            f"checked: {', '.join(names[:3])}{more}.{'' if state.received else ' So its steps do nothing.'}",
+            location=state.location,
             first_update=state.first,
             dedup_key=optimizer,
         )

@@ -1,31 +1,30 @@
 """A step uses gradients that are NaN or infinite, which makes the weights NaN.
 
 What you see
-    The loss is ``nan`` from some update on. Every weight that such a gradient reached is NaN and stays NaN, and so
-    does Adam's state.
+    The loss is ``nan`` from some update on. The weights become NaN and stay NaN, and so does Adam's state.
 
 Why it happens
-    NaN is a valid floating-point value, and an optimizer adds what it gets.
+    NaN is a valid floating-point value, so an optimizer adds it to the weights without an error.
 
 Fix
-    Find the first batch that caused it: an empty batch or mask, log or division by zero, a learning rate that is too
-    high, an overflow in float16. Clip the gradients, and skip a step whose norm is not finite.
+    Find the first update with a NaN and its cause: an empty batch or mask, a logarithm of zero or a division by zero, a
+    learning rate that is too high, or an overflow in float16. Skip a step whose gradient norm is not finite.
 
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if norm.isfinite():
             optimizer.step()
 
 When this is fine
-    - A GradScaler checks for infinities and skips such steps.
-    - A program that checks its loss or gradients and skips the batch takes no step.
+    - You use a GradScaler, which skips steps with infinite or NaN gradients.
+    - Your program checks the loss or the gradients and skips the step.
 
 How it is detected
-    The gradients are read when the step uses them, on the CPU only: on an accelerator that would stall the device.
-    Nothing is reported for a loss whose prediction and target are swapped, which LOS008 reports.
+    In a run, the sanitizer reads the gradients when a step uses them, on the CPU only, because reading them from a GPU
+    would slow down training. A loss whose prediction and target are swapped is reported as LOS008 instead.
 
-    The cause is found by running the batch once more just before the step, on copies of everything that the model
-    holds, and in the graph of the loss. It is left out where that could affect the program: with several processes,
-    with forward hooks, or when the batch no longer exists.
+    To find the cause, the sanitizer runs the batch once more just before the step, on a copy of the model, and examines
+    the graph of the loss. It does not do so where it could affect the program: with several processes, with forward
+    hooks, or when the batch no longer exists.
 
 References
     torch.autograd.detect_anomaly, https://docs.pytorch.org/docs/stable/autograd.html
@@ -43,14 +42,14 @@ from trueloop.tracing.events import BackwardEnded, LossArgumentsSwapped, NonFini
 
 
 class Detector(BaseDetector):
-    """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
+    """Records the first loss that was not finite, and checks the gradients of each step."""
 
     subscribes_to = (NonFiniteValue, BackwardEnded, StepTaken, LossArgumentsSwapped)
 
     def __init__(self) -> None:
         self._loss: NonFiniteValue | None = None
         self._cause: NonFiniteValue | None = None
-        """The cause that running the batch again has found."""
+        """The cause that was found by running the batch again; None while there is none."""
         self._value: float | None = None
         """The value of the latest loss."""
         self._read = self._stepped = self._swapped = False
@@ -73,10 +72,10 @@ class Detector(BaseDetector):
         self._read |= event.grad_norm is not None
         if not event.nonfinite_gradients:
             self._swapped = False
-            if self._loss is not None and self._loss.update < event.update:  # that batch was skipped
+            if self._loss is not None and self._loss.update < event.update:  # the program skipped that batch
                 self._loss = None
             return None
-        if event.scaler is not None or self._swapped:  # a fused optimizer skips it itself; LOS008 reports swaps
+        if event.scaler is not None or self._swapped:  # a fused optimizer skips this step itself; LOS008 reports swaps
             return None
         return self._evidence(event)
 
@@ -94,7 +93,7 @@ class Detector(BaseDetector):
             f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
             f"{first}{_describe_origin(loss, cause, self._value)}",
             location=event.location,
-            related=tuple((place, words) for place, words in lines if place),
+            related=tuple((line, label) for line, label in lines if line),
             first_update=loss.update if loss else event.update,
         )
 
@@ -106,7 +105,7 @@ class Detector(BaseDetector):
 
 
 def _describe_origin(loss: NonFiniteValue | None, cause: NonFiniteValue | None, value: float | None) -> str:
-    """Return sentences about the cause, as far as running the batch again or the loss's graph has found it."""
+    """Return sentences about the cause, if running the batch again or the graph of the loss has shown it."""
     sentences: list[str] = []
     if cause is not None and cause.gradient_only and loss is None:
         sentences.append(f"The gradient of {cause.operation} in {cause.module} is infinite{_input(cause)}")
@@ -115,13 +114,13 @@ def _describe_origin(loss: NonFiniteValue | None, cause: NonFiniteValue | None, 
         if cause.output_finite:
             sentences.append("It did not reach the model's output, but gradients flow through it")
     elif cause is not None and cause.input_summary:
-        sentences.append(f"It came from {cause.input_summary}")
+        sentences.append(f"The cause is the input: {cause.input_summary}")
     elif cause is not None and cause.output_finite and loss is not None and loss.update == cause.update:
         sentences.append(f"The model's output was finite: the loss became {loss.value} before `backward()`")
     elif cause is not None and cause.output_finite and value is not None and math.isfinite(value):
         sentences.append(
             f"The model's output and the loss ({value:.3g}) were finite: only the gradient is not. Look for log, sqrt "
-            "or a division at zero between the model and `backward()`, also where the result is masked afterwards"
+            "or a division by zero between the model and `backward()`, also where the result is masked afterwards"
         )
     if loss is not None and loss.operation and (cause is None or cause.gradient_only or not cause.operation):
         sentences.append(f"In the loss it came from {loss.operation}{_input(loss)}")
@@ -156,7 +155,7 @@ FAILURE = Failure(
     good=changed(
         BAD, {"loss = (error * (step < 4)).abs().sqrt().mean()": "loss = (error.square() + 1e-6).sqrt().mean()"}
     ),
-    fix="Find the first batch that caused it, and skip a step whose gradient norm is not finite.",
+    fix="Find the first update with a NaN and its cause, and skip a step whose gradient norm is not finite.",
     detector=Detector,
     inject=line_injector(Piece.DATA, 'points[1, 0] = float("nan")  # a value is missing in the source'),
 )

@@ -1,29 +1,31 @@
-"""The last batches of an epoch do not fill an accumulation window, and are discarded or added to the next window.
+"""With gradient accumulation, the last batches of an epoch get no step: they are discarded or added to the next epoch.
 
 What you see
-    The last few batches of each epoch are computed but never trained on. Or the first update of the next epoch is made
-    of more batches than the others, and larger.
+    The model is never trained on the last few batches of each epoch. Or the first update of the next epoch uses more
+    batches than the other updates, and is larger.
 
 Why it happens
-    ``(step + 1) % K == 0`` is simply false at the end of the epoch, and nothing checks the gradients that remain.
+    The program steps after every K batches. If the number of batches is not a multiple of K, ``(step + 1) % K == 0`` is
+    false for the last batch, and nothing checks the gradients that remain.
 
 Fix
-    Step the short window too, and divide its losses by the number of batches that it has.
+    Step after the last batch too, and divide the losses of the remaining batches by their number instead of K.
 
         if (step + 1) % K == 0 or step + 1 == len(loader):
             optimizer.step()
             optimizer.zero_grad()
 
 When this is fine
-    - A short window that is stepped at the end of the epoch.
-    - A counter that continues across epochs, so that the next epoch fills the window.
-    - A loader whose length is a multiple of K.
-    - Gradient probes.
+    - The program makes a step with the remaining batches at the end of the epoch.
+    - The counter continues in the next epoch, so that every step uses K batches.
+    - The number of batches is a multiple of K.
+    - You only measure gradients.
 
 How it is detected
-    At run time, two windows or more had K backward passes, one per batch; the loader ended with the remainder; then the
-    gradients were cleared, or the next step used more than K backward passes. Lint reports it only if the file shows
-    the number of batches and the window size, the counter is the loop's own, and no step follows the loop.
+    In a run, the sanitizer looks for an epoch in which two or more steps used K batches each and fewer than K batches
+    remained at the end. It reports the epoch if the remaining gradients were then cleared, or if the next step used
+    more than K batches. The linter reports it only if the file contains the number of batches and K, the loop itself
+    counts the batches, and no step follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -56,16 +58,17 @@ class Detector(BaseDetector):
         """Return the evidence of one incomplete window."""
         left = f"{event.leftover_backwards} of {event.batches} batches"
         what = (
-            f"The gradients of the last {left} of the epoch were cleared without a step: these batches are never "
-            "trained on"
+            f"The gradients of the last {left} of the epoch were cleared without a step: the model is not trained on "
+            "these batches"
             if event.cleared
-            else f"The gradients of the last {left} of the epoch were added to the first update of the next one, which "
+            else f"The gradients of the last {left} of the epoch were added to the first update of the next epoch: it "
             f"used {event.next_window_backwards} batches instead of {event.window_backwards}"
         )
         return Evidence(
             message=f"{what}.",
             location=event.location,
-            fix=f"Step a short window too: `if (step + 1) % {event.window_backwards} == 0 or step + 1 == len(loader)`.",
+            fix="Step after the last batch too: "
+            f"`if (step + 1) % {event.window_backwards} == 0 or step + 1 == len(loader)`.",
         )
 
 
@@ -83,8 +86,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         left = _leftover_batches(ends, name, values)
         if left:
             yield Hit(
-                message=f"The loop has {len(values)} iterations and steps in every {ends.iterations}th: no step uses "
-                f"the gradients of the last {left}.",
+                message=f"No step uses the gradients of the last {left} iterations: the loop has {len(values)} "
+                f"iterations and steps in every {ends.iterations}th.",
                 node=loop.node.iter,
                 related=((step.node, "the step"),),
                 fix=_step_last_window(source, ends, name, values, size),
@@ -92,7 +95,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
-    """Return True if each iteration of a loop runs backward, and only this step can use the gradients."""
+    """Return True if each iteration of a loop has a backward pass, and only this step can use its gradients."""
     run = source.ops_of_run(step)
     inside = [each for each in run if each.is_inside(loop)]
     backward = any(
@@ -162,7 +165,7 @@ def _step_last_window(source: SourceFile, ends: Window, name: str, values: range
         return None
     last = f"{name} + 1" if values.start == 0 else name if values.start == 1 else ""
     edit = source.text.replace(test, f"{source.text.segment(test)} or {last} == {size}") if last else None
-    return Fix((edit,), safe=False, description="Step the last window too") if edit else None
+    return Fix((edit,), safe=False, description="Step after the last batch too") if edit else None
 
 
 RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
@@ -207,7 +210,7 @@ FAILURE = Failure(
             "if (step + 1) % 4 == 0:": "if (step + 1) % 4 == 0 or step + 1 == len(loader):",
         },
     ),
-    fix="Step the last, short window of each epoch too.",
+    fix="Make a step with the remaining batches at the end of each epoch too.",
     rule=RULE,
     detector=Detector,
     inject=inject,

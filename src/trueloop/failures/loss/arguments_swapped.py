@@ -1,13 +1,12 @@
-"""A binary cross-entropy gets the targets as its input, and the predictions as its target.
+"""A binary cross-entropy loss gets the labels as its input and the predictions as its target.
 
 What you see
-    With logits the loss falls below zero towards minus infinity: outputs for positives grow without limit, and
-    negatives contribute nothing. Without logits, the gradient is infinite in the first update, then all weights are
-    NaN.
+    With ``binary_cross_entropy_with_logits`` the loss falls below zero, towards minus infinity. With
+    ``binary_cross_entropy`` the gradient is infinite in the first update, and then all weights are NaN.
 
 Why it happens
-    ``binary_cross_entropy(input, target)`` takes two tensors of the same shape and has a gradient for both, since
-    targets may be trained as well. Other libraries use the opposite order: ``f(y_true, y_pred)``.
+    ``binary_cross_entropy(input, target)`` takes two tensors of the same shape and computes gradients for both, so
+    swapping them raises no error. Other libraries use the opposite order: ``f(y_true, y_pred)``.
 
 Fix
     Pass the prediction first and the target second, or name them ``input=`` and ``target=``.
@@ -16,15 +15,15 @@ Fix
         loss = binary_cross_entropy_with_logits(model(x), labels)  # right
 
 When this is fine
-    - Losses that are symmetric, such as MSE and Huber.
-    - ``kl_div`` with a trained target: the reverse divergence.
-    - A cross-entropy of a fixed teacher's probabilities or logits relative to those of its student.
-    - Two networks that learn from each other.
+    - The loss is symmetric, such as MSE or Huber.
+    - You use ``kl_div`` and train the target on purpose (reverse divergence).
+    - The input comes from a fixed teacher, and the target from the student that you train.
+    - Two networks learn from each other.
 
 How it is detected
-    The input has no graph, the target has one, and either the input consists of zeros and ones, unlike a prediction, or
-    the target has values outside 0 to 1, unlike a probability. Values on an accelerator are not read. Lint reports the
-    same if the labels are created in the file, or if raw outputs of a model are the target of data from a loader.
+    In a run, the sanitizer reports a loss whose target was computed by a model with gradients and whose input was not,
+    if the input consists of zeros and ones or the target has values outside 0 to 1. It does not read values on a GPU.
+    The linter reports the same if the labels are created in the file, or if the target is the raw output of a model.
 
 References
     torch.nn.functional.binary_cross_entropy_with_logits,
@@ -83,17 +82,18 @@ class Detector(BaseDetector):
         self._unread |= event.input_is_binary is None
         if not event.input_is_binary and not event.target_outside_unit_interval:
             return None
-        why = (
+        reason = (
             "its input consists of zeros and ones" if event.input_is_binary else "its target has values outside 0 to 1"
         )
         return Evidence(
-            message=f"`{event.function}` got prediction and target swapped: only its target has a graph, and {why}.",
+            message=f"`{event.function}` got prediction and target swapped: only its target was computed with "
+            f"gradients, and {reason}.",
             location=event.location,
         )
 
     def inconclusive(self) -> str:
         """Return a reason if values were not read."""
-        return "the arguments of a loss are on an accelerator and are not read" if self._unread else ""
+        return "the arguments of a loss are on a GPU and are not read" if self._unread else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

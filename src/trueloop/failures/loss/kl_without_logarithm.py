@@ -1,30 +1,30 @@
 """``kl_div`` gets probabilities or logits as its input instead of log-probabilities.
 
 What you see
-    The distillation or regularisation loss falls below zero, or falls while the two distributions drift apart. With a
-    softmax before it the student becomes maximally confident in one class, whatever the teacher predicts.
+    The loss falls below zero, or it falls although the two distributions become more different. If the input is the
+    result of a softmax, the trained model becomes certain of one class, whatever the target says.
 
 Why it happens
     ``kl_div(input, target)`` computes ``target * (log(target) - input)`` for each element and accepts any numbers as
-    ``input``. Only the documentation says that it must be a logarithm, and the target must not.
+    ``input``. Only the documentation says that ``input`` must be logarithms, while ``target`` must be probabilities.
 
 Fix
-    Pass ``log_softmax`` of the trained output, and probabilities as target. Use ``reduction="batchmean"``, since
-    "mean" also divides by the number of classes.
+    Pass ``log_softmax`` of the trained model's output as input, and probabilities as target. Use
+    ``reduction="batchmean"``, because "mean" also divides by the number of classes.
 
         kl_div(softmax(z, dim=1), targets, reduction="batchmean")  # wrong
         kl_div(log_softmax(z, dim=1), targets, reduction="batchmean")  # right
 
 When this is fine
-    - ``log_softmax`` or ``log()`` of probabilities as input, probabilities as target.
-    - ``log_target=True`` with logarithms on both sides.
-    - ``torch.distributions.kl_divergence``.
-    - Cross-entropy with soft targets, which takes logits.
+    - The input is the result of ``log_softmax`` or ``log()``, and the target consists of probabilities.
+    - You pass ``log_target=True`` and logarithms for both arguments.
+    - You use ``torch.distributions.kl_divergence``.
+    - You use ``cross_entropy`` with probabilities as targets, which expects logits.
 
 How it is detected
-    The input comes directly, except for views and casts, from a softmax, sigmoid or ReLU, which is never negative as
-    the logarithm of a probability must be, or from a linear layer or convolution. Lint reports the same if that layer
-    or function is in the same file.
+    In a run, the sanitizer reports a ``kl_div`` whose input is the direct result of a softmax, sigmoid, ReLU, linear
+    layer or convolution; reshaping and changes of the dtype in between do not matter. The linter reports the same if
+    this layer or function is in the same file.
 
 References
     torch.nn.KLDivLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
@@ -63,7 +63,7 @@ class Detector(BaseDetector):
         for loss in event.losses:
             if (
                 loss.kind != "kl_div" or loss.location is None
-            ):  # any sum of products, written by hand, has the same graph
+            ):  # a sum of products that is written by hand has the same graph
                 continue
             self._checked = True
             made_by = loss.input_operations[0] if loss.input_operations else ""
@@ -71,7 +71,7 @@ class Detector(BaseDetector):
                 yield Evidence(
                     message=_message("a linear layer" if made_by in LINEAR else f"a {made_by.partition('_')[0]}"),
                     location=loss.location,
-                    related=((event.location, "the backward"),) if event.location else (),
+                    related=((event.location, "`backward()`"),) if event.location else (),
                 )
 
     def inconclusive(self) -> str:
@@ -80,7 +80,7 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the KL divergences whose input comes directly from an activation or layer without a logarithm."""
+    """Yield each KL divergence whose input comes directly from an activation or layer without a logarithm."""
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
@@ -93,7 +93,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _message(made_by: str) -> str:
-    return f"`kl_div` expects log-probabilities, but its input comes directly from {made_by}."
+    return f"`kl_div` expects log-probabilities as input, but its input comes directly from {made_by}."
 
 
 def _use_log_softmax(source: SourceFile, softmax: AbstractValue) -> Fix | None:
@@ -143,7 +143,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix='Pass log_softmax of the trained output, probabilities as target, and reduction="batchmean".',
+    fix='Pass log_softmax of the output as input, probabilities as target, and reduction="batchmean".',
     rule=RULE,
     detector=Detector,
 )

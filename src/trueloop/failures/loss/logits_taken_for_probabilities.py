@@ -1,15 +1,16 @@
 """A loss gets logits where it expects (log-)probabilities, or probabilities where it expects logits.
 
 What you see
-    ``NLLLoss`` on logits: the loss falls below zero towards minus infinity, while weights grow. A sigmoid or softmax
-    before ``BCEWithLogitsLoss``: the loss stays above 0.31 and learning is slow. ``BCELoss`` on raw outputs: it raises
-    an error when one is outside 0 to 1, and learns nonsense until then.
+    If ``NLLLoss`` gets logits, the loss falls below zero towards minus infinity, and the weights grow. If
+    ``BCEWithLogitsLoss`` gets the result of a sigmoid or softmax, the loss stays above 0.31 and the model learns
+    slowly. If ``BCELoss`` gets logits, it raises an error as soon as one is outside 0 to 1.
 
 Why it happens
-    All three accept any floating-point numbers of the right shape; only their names tell which scale they expect.
+    All three losses accept floating-point numbers of the right shape. They do not check whether these are logits,
+    probabilities or logarithms of probabilities.
 
 Fix
-    Combine each loss with the scale it expects. Losses on logits are also more exact.
+    Pass each loss the kind of input that it expects. Losses on logits are also more exact.
 
         cross_entropy(logits, targets)
         nll_loss(log_softmax(logits, dim=1), targets)
@@ -17,15 +18,16 @@ Fix
         binary_cross_entropy(sigmoid(logits), targets)
 
 When this is fine
-    - ``NLLLoss`` on ``logsigmoid``, on the logarithm of a mixture of experts, or on a normalised sum in log space.
-    - ``BCELoss`` on a product, mean or clamp of probabilities, or on a column of a softmax.
-    - ``BCEWithLogitsLoss`` on a scaled similarity.
-    - A matrix of (log-)probabilities multiplied by another matrix.
+    - ``NLLLoss`` gets the result of ``logsigmoid``, or other logarithms of probabilities that you compute yourself.
+    - ``BCELoss`` gets a product, mean or clamp of probabilities, or a column of a softmax.
+    - ``BCEWithLogitsLoss`` gets a scaled similarity.
+    - The (log-)probabilities are multiplied by a matrix before the loss.
 
 How it is detected
-    The input comes directly, except for views and casts, from a linear layer with a bias or a convolution; or, where
-    logarithms are expected, from an operation whose results are never negative; or, for ``BCEWithLogitsLoss``, from a
-    sigmoid or softmax. Lint reports the same if layer, model and loss are in one file.
+    In a run, the sanitizer finds the operation whose direct result is the input of the loss; reshaping and changes of
+    the dtype in between do not matter. It reports ``NLLLoss`` and ``BCELoss`` after a linear layer with a bias or a
+    convolution, ``NLLLoss`` after a softmax, sigmoid or ReLU, and ``BCEWithLogitsLoss`` after a sigmoid or softmax. The
+    linter reports the same if the layer, the model and the loss are in one file.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -81,7 +83,7 @@ class Detector(BaseDetector):
                 yield Evidence(
                     message=found[0],
                     location=loss.location or event.location,
-                    related=((event.location, "the backward"),) if loss.location and event.location else (),
+                    related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                     fix=found[1],
                     dedup_key=loss.kind,
                 )
@@ -92,7 +94,7 @@ class Detector(BaseDetector):
 
 
 def _scale_mismatch_of(loss: LossRecord) -> tuple[str, str] | None:
-    """Return the message and the fix for a loss whose input has the wrong scale; None unless that is certain."""
+    """Return the message and the fix for a loss whose input certainly has the wrong scale; None for other losses."""
     return scale_mismatch(loss.kind, loss.input_operations[0] if loss.input_operations else "")
 
 
@@ -105,7 +107,7 @@ def scale_mismatch(kind: str, operation: str) -> tuple[str, str] | None:
         )
     if kind == "nll" and operation in NEVER_NEGATIVE:
         return (
-            f"`nll_loss` expects log-probabilities, which are negative, but its input comes from a {operation}.",
+            f"`nll_loss` expects log-probabilities, which are never positive, but its input comes from a {operation}.",
             f"Use `log_softmax` instead of {operation}, or `cross_entropy` without either.",
         )
     if kind == "bce" and operation in AFFINE:
@@ -187,7 +189,7 @@ FAILURE = Failure(
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(BAD, {"criterion = nn.BCEWithLogitsLoss()": "criterion = nn.BCELoss()"}),
-    fix="Pass each loss the scale that it expects: logits, probabilities or log-probabilities.",
+    fix="Pass each loss the kind of input that it expects: logits, probabilities or log-probabilities.",
     rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.CRITERION, "nn.CrossEntropyLoss()", "nn.NLLLoss()"),

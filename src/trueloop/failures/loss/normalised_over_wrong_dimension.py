@@ -1,29 +1,30 @@
 """``log_softmax`` before a loss normalises over the samples or the positions instead of the classes.
 
 What you see
-    The loss falls and accuracy stays poor, or depends on the batch size. The model learns which sample of the batch
-    is most like a class, not which class a sample has; a single sample gets probability one for every class.
+    The loss falls, but the accuracy stays poor or depends on the batch size. The model learns which sample of the batch
+    fits a class best, instead of which class fits a sample best.
 
 Why it happens
-    ``log_softmax(x, dim=0)`` of [batch, classes] has the shape that ``nll_loss`` expects, and so has ``dim=-1`` of
-    [batch, classes, positions]. Without ``dim`` PyTorch uses 0 for one, three and more than four dimensions, and warns.
+    ``log_softmax`` returns the same shape for every ``dim``, so ``nll_loss`` accepts the result. A wrong ``dim`` is 0
+    for a tensor of shape [batch, classes], or -1 for [batch, classes, positions]. Without ``dim``, PyTorch warns and
+    uses 0 for tensors with one, three or more than four dimensions.
 
 Fix
-    Normalise over the classes (``dim=-1`` if they come last), or use ``cross_entropy`` on the logits.
+    Normalise over the classes (``dim=-1`` if they are the last dimension), or use ``cross_entropy`` on the logits.
 
         nll_loss(log_softmax(x, dim=0), targets)  # wrong
         nll_loss(log_softmax(x, dim=1), targets)  # right
 
 When this is fine
-    - A single sample without a batch dimension, [classes], where 0 is right.
-    - ``cross_entropy``, which knows the dimension of the classes.
-    - Contrastive losses over the columns of a matrix of similarities, which transpose it.
-    - Attention over positions inside a model.
-    - Log-probabilities that are reshaped to [tokens, classes] before the loss.
+    - The input is a single sample of shape [classes], where ``dim=0`` is right.
+    - You use ``cross_entropy``, which knows the dimension of the classes.
+    - You compute a contrastive loss over the columns of a matrix of similarities.
+    - The softmax is an attention over positions inside the model.
+    - The log-probabilities are reshaped to [tokens, classes] before the loss.
 
 How it is detected
-    The input of ``nll_loss`` comes from a ``log_softmax``, with only views between them, over another dimension than
-    the classes. The number of dimensions of a tensor is known at run time only, so lint does not report it.
+    In a run, the sanitizer reports an ``nll_loss`` whose input is the direct (possibly reshaped) result of a
+    ``log_softmax`` over another dimension than the classes. The linter does not know how many dimensions a tensor has.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -59,10 +60,10 @@ class Detector(BaseDetector):
             dimension, size = loss.normalised_over
             what = "samples of the batch" if dimension == 0 else "values"
             yield Evidence(
-                message=f"The `log_softmax` before this loss normalises over dimension {dimension}, {size} {what}, "
-                f"instead of the {loss.shape[1]} classes of dimension 1.",
+                message=f"The `log_softmax` before this loss normalises over the {size} {what} in dimension "
+                f"{dimension} instead of the {loss.shape[1]} classes in dimension 1.",
                 location=loss.location or event.location,
-                related=((event.location, "the backward"),) if loss.location and event.location else (),
+                related=((event.location, "`backward()`"),) if loss.location and event.location else (),
             )
 
     def inconclusive(self) -> str:

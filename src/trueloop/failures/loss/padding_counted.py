@@ -1,28 +1,28 @@
-"""Padding tokens are part of the targets and count in the loss like all others.
+"""Padding tokens are part of the targets and count in the loss like all other tokens.
 
 What you see
-    The loss falls fast and looks better than it is, because the end of a short sequence is easy to predict. Generated
-    text stops early or repeats the padding. Two ways of batching the same data give different losses.
+    The loss falls fast and is too low, because padding is easy to predict. Generated text stops early or repeats the
+    padding. The loss changes if the same samples are grouped into other batches.
 
 Why it happens
-    A padding id is a class like any other. ``cross_entropy`` ignores -100 by default, but padding is 0 or 1 in most
-    vocabularies.
+    ``cross_entropy`` does not know which token is the padding. By default it ignores only the target -100, but in most
+    vocabularies the padding is token 0 or 1.
 
 Fix
-    Ignore the padding id, or pad the targets with -100.
+    Tell the loss to ignore the padding token, or pad the targets with -100.
 
         cross_entropy(logits, targets, ignore_index=padding_idx)
 
 When this is fine
-    - ``ignore_index`` set to the padding, targets padded with -100, or a class weight of 0 for padding.
-    - Losses that are multiplied by a mask.
-    - A tagger whose classes are not its vocabulary.
-    - An end-of-sequence id that occurs once at each end, or a padding id that also occurs in the middle.
+    - You set ``ignore_index`` to the padding token, pad targets with -100, or give padding a class weight of 0.
+    - You multiply the losses by a mask.
+    - The classes are not the vocabulary, as in tagging.
+    - The token is an end token that occurs once in each sequence, or also occurs inside sequences.
 
 How it is detected
-    The loss has as many classes as an ``Embedding`` with a ``padding_idx`` has ids, several sequences of the batch end
-    in that id at least twice, and it occurs nowhere else. It is a warning, since a model may be meant to learn to write
-    padding after the end. Targets on an accelerator are not read; only the first 64 losses are checked.
+    In a run, the sanitizer reports a loss that has as many classes as an ``Embedding`` with a ``padding_idx``, if
+    several target sequences end with at least two padding tokens and padding occurs nowhere else. It reads the first 64
+    losses, and no targets on a GPU. A model may be meant to predict the padding, so this is a warning.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -36,7 +36,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MAX_CHECKS = 64  # losses whose targets are read: those of the first windows
+MAX_CHECKS = 64  # number of losses whose targets are read
 
 
 class Vocabulary(NamedTuple):
@@ -47,7 +47,7 @@ class Vocabulary(NamedTuple):
 
 
 class PaddingCount(NamedTuple):
-    """How much of the targets is padding."""
+    """Number of padding tokens, of all targets, and of sequences that end with two or more padding tokens."""
 
     padding: int
     targets: int
@@ -97,7 +97,7 @@ class Detector(BaseDetector):
             self._lengths.add(output.shape[1])
 
     def _count_padding(self, loss: LossRecord) -> PaddingCount | None:
-        """Return how much padding a loss counts; None unless it certainly counts some."""
+        """Return how much padding counts in a loss; None unless some certainly counts."""
         targets, shape = loss.targets, loss.shape
         classes = shape[1 if len(shape) > 1 else 0] if shape else 0
         if targets is None and any(size == classes for size, _ in self._vocabularies):
@@ -109,13 +109,15 @@ class Detector(BaseDetector):
                 continue
             self._checks += 1
             for rows in self._as_sequences(targets):
-                found = _padding_at_ends(rows, padding) or _padding_at_ends(rows.T, padding)  # time may come first
+                found = _padding_at_ends(rows, padding) or _padding_at_ends(
+                    rows.T, padding
+                )  # time may be the first dimension
                 if found is not None:
                     return found
         return None
 
     def _as_sequences(self, targets: Any) -> list[Any]:
-        """Return the targets as (B, T); flattened ones for every T that a model's output had."""
+        """Return the targets as (B, T); targets of one dimension for every T that a model's output had."""
         if targets.dim() > 1:
             return [targets.reshape(-1, targets.shape[-1])]
         count = targets.numel()
@@ -129,7 +131,7 @@ class Detector(BaseDetector):
 
 
 def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:
-    """Return the padding at the ends of sequences; None if it also occurs elsewhere."""
+    """Count the padding at the ends of sequences; return None if padding also occurs elsewhere."""
     is_padding = rows == padding
     counts = is_padding.sum(1)
     at_the_end = is_padding.flip(1).cumprod(1).sum(1)
@@ -142,10 +144,10 @@ def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:
 def _evidence(event: BackwardLosses, loss: LossRecord, found: PaddingCount) -> Evidence:
     share = round(100 * found.padding / found.targets)
     return Evidence(
-        message=f"{found.padding} of the {found.targets} targets ({share} %) are padding at the ends of "
-        f"{found.sequences} sequences and count in the loss: `ignore_index` is {loss.ignore_index}.",
+        message=f"Padding counts in the loss: {found.padding} of the {found.targets} targets ({share} %) are padding "
+        f"at the ends of {found.sequences} sequences, and `ignore_index` is {loss.ignore_index}.",
         location=loss.location or event.location,
-        related=((event.location, "the backward"),) if loss.location and event.location else (),
+        related=((event.location, "`backward()`"),) if loss.location and event.location else (),
     )
 
 

@@ -1,30 +1,30 @@
 """Softmax is applied before ``cross_entropy``, which applies it again.
 
 What you see
-    The loss falls slowly and stays high: with ten classes it cannot go below 1.46, however certain the model is.
-    Accuracy still rises, which hides it. Gradients are small, and vanish when the model is certain, right or wrong.
+    The loss falls slowly and stays high: with ten classes it cannot go below 1.46, however certain the model is. The
+    gradients are small. The accuracy still rises, which hides the mistake.
 
 Why it happens
-    ``cross_entropy`` accepts any numbers as logits and applies ``log_softmax`` to them. Probabilities are numbers too,
-    all between 0 and 1, so the second softmax is nearly flat.
+    ``cross_entropy`` accepts any numbers as logits and applies ``log_softmax`` to them. Probabilities are all between 0
+    and 1, so the second softmax gives all classes similar probabilities.
 
 Fix
-    Return logits from the model, and apply ``softmax`` only for people or metrics. If the model must return
-    probabilities, use ``nll_loss`` on their logarithm.
+    Return logits from the model, and apply ``softmax`` only where you need probabilities, for example for output. If
+    the model must return probabilities, use ``nll_loss`` on their logarithm.
 
         loss = cross_entropy(model(x).softmax(dim=1), targets)  # wrong
         loss = cross_entropy(model(x), targets)  # right
 
 When this is fine
-    - ``NLLLoss`` on ``log_softmax``.
-    - ``cross_entropy`` on ``log_softmax``, which does not change when it is applied twice.
-    - A softmax that is scaled by a temperature before the loss, or probabilities as targets.
-    - Attention, whose softmax is inside the model, or a softmax over positions.
+    - You use ``NLLLoss`` on the result of ``log_softmax``.
+    - You use ``cross_entropy`` on the result of ``log_softmax``: applying it twice changes nothing.
+    - You scale the result of the softmax by a temperature before the loss, or the targets are probabilities.
+    - The softmax is part of an attention inside the model, or is over positions.
 
 How it is detected
-    The input of the loss comes from a softmax over as many values as there are classes, with only views and casts in
-    between. Lint reports a softmax over the last or the second dimension directly before the loss, or at the end
-    of a model in the same file.
+    In a run, the sanitizer reports a loss whose input is the direct result of a softmax over as many values as there
+    are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
+    or the second dimension directly before the loss, or at the end of a model in the same file.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -68,9 +68,9 @@ class Detector(BaseDetector):
                     f": with {classes} classes the loss cannot fall below {math.log1p((classes - 1) / math.e):.2f}"
                 )
             yield Evidence(
-                message=f"`cross_entropy` applies a softmax, but its input is already the result of one{minimum}.",
+                message=f"`cross_entropy` applies a softmax, but its input already comes from a softmax{minimum}.",
                 location=loss.location or event.location,
-                related=((event.location, "the backward"),) if loss.location and event.location else (),
+                related=((event.location, "`backward()`"),) if loss.location and event.location else (),
             )
 
     def inconclusive(self) -> str:
@@ -91,7 +91,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             continue
         yield Hit(
-            message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input is already the result of one.",
+            message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input already comes from a softmax.",
             node=loss.node,
             related=((origin.node, "the first softmax"),),
             fix=remove_activation_fix(source, origin, "softmax"),
@@ -100,8 +100,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_over_classes(softmax: AbstractValue, *, direct: bool) -> bool:
     """Return True if a softmax is over the dimension that cross-entropy uses for the classes."""
-    place = "1" if softmax.name in ("torch.softmax", "torch.nn.functional.softmax") else "0"
-    dim = softmax.arguments.get("dim") or softmax.arguments.get(place)
+    position = "1" if softmax.name in ("torch.softmax", "torch.nn.functional.softmax") else "0"
+    dim = softmax.arguments.get("dim") or softmax.arguments.get(position)
     dimension = 1 if dim is None or softmax.name.endswith("Softmax2d") else dim.constant()
     return dimension == -1 or (dimension == 1 and direct)
 
@@ -151,9 +151,9 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 probabilities = model(inputs).softmax(dim=1)
-print(f"loss {loss.item():.3f}, surest {probabilities.max().item():.3f}")
+print(f"loss {loss.item():.3f}, highest probability {probabilities.max().item():.3f}")
 """,
-    fix="Remove the softmax from the model: cross_entropy takes logits.",
+    fix="Remove the softmax from the model: cross_entropy expects logits.",
     rule=RULE,
     detector=Detector,
     inject=inject,

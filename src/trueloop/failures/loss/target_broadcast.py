@@ -1,28 +1,28 @@
 """Predictions (B, 1) and targets (B,) are broadcast, so every prediction is compared with every target.
 
 What you see
-    A regression learns to predict the mean of the targets and stays there, at a loss equal to their variance. The
-    output of ``Linear(n, 1)`` is (B, 1), the targets of the loader are (B,), and the loss is over B x B pairs.
+    A regression model learns to predict the mean of the targets for every input. The loss stays at their variance.
 
 Why it happens
-    Different shapes are broadcast. PyTorch warns ("Using a target size that is different to the input size"), once,
-    and many programs filter warnings.
+    The output of ``Linear(n, 1)`` has the shape (B, 1), but the targets of the loader have the shape (B,). PyTorch
+    broadcasts both to (B, B), so the loss is over B x B pairs. It warns once ("Using a target size that is different to
+    the input size"), and many programs hide warnings.
 
 Fix
-    Give both the same shape, by ``squeeze`` or ``unsqueeze``.
+    Give both the same shape, with ``squeeze`` or ``unsqueeze``.
 
         mse_loss(predictions, targets)  # wrong: (B, 1) and (B,)
         mse_loss(predictions.squeeze(1), targets)  # right
 
 When this is fine
-    - Intended pairs, as in quantile regression or contrastive losses: an axis added just before, or one on both sides.
-    - ``expand`` on one side, or a prediction for the whole batch, (1,) against (B,).
-    - Targets of one column against predictions of one column.
+    - You compare all pairs on purpose, as in quantile regression or contrastive losses, and add a dimension for it.
+    - You call ``expand`` on one of the two, or compare one prediction (1,) with all targets (B,).
+    - Predictions and targets both have one column.
 
 How it is detected
-    The loss is over (B, 1) against (B,), in either order, both expanded to B x B, and a model was just called for B
-    samples. Or one of them against targets of B x B whose values prove that they came from (B, 1) and (B,), as
-    ``rewards + gamma * next_q.max(1)[0]`` does; this is checked on the CPU only, for 8 to 1024 samples.
+    In a run, the sanitizer reports a loss over the shapes (B, 1) and (B,), in either order, if a model was just called
+    with B samples. It also reports a loss over one of these shapes and targets of shape (B, B) whose values show that
+    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The latter is checked on the CPU only.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
@@ -38,13 +38,13 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, ModelCalled
 
-MIN_SAMPLES: Final = 8  # fewer values of targets prove nothing
-MAX_SAMPLES: Final = 1024  # more would take longer than 20 ms to check
-TOLERANCE: Final = 1e-4  # relative to the largest target: rounding
+MIN_SAMPLES: Final = 8  # fewer targets prove nothing
+MAX_SAMPLES: Final = 1024  # checking more would take longer than 20 ms
+TOLERANCE: Final = 1e-4  # for rounding; relative to the largest target
 
 
 class Detector(BaseDetector):
-    """Finds losses over all pairs of as many samples as a model was called for."""
+    """Finds losses over all pairs of samples of a model's latest batch."""
 
     subscribes_to = (ModelCalled, BackwardLosses)
 
@@ -61,7 +61,7 @@ class Detector(BaseDetector):
         for loss in event.losses:
             self._checked = True
             if loss.broadcast is None:
-                if loss.kind == "l1" and loss.location is None:  # written by hand: only its differences show it
+                if loss.kind == "l1" and loss.location is None:  # a loss that is written by hand
                     self._unread = loss.unreadable_reason
                 continue
             prediction, target = loss.broadcast
@@ -81,10 +81,10 @@ class Detector(BaseDetector):
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
                 f"other: the loss is over {samples * samples} pairs instead of {samples} samples.",
                 location=loss.location or event.location,
-                related=((event.location, "the backward"),) if loss.location and event.location else (),
+                related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                 fix=f"The targets were computed from ({samples}, 1) and ({samples},): give these the same shape."
                 if broadcast_before
-                else f"Give both the same shape: squeeze the {last}' last axis.",
+                else f"Give both the same shape: call squeeze(1) on the {last}.",
                 dedup_key=loss.kind,
             )
 
@@ -98,7 +98,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _are_broadcast(targets: Any, samples: int) -> bool:
-    """Return True if targets (B, B) are one row, for each sample times a number and plus a number; on the CPU only.
+    """Return True if each row of targets (B, B) is one common row times a number plus a number; on the CPU only.
 
     Cost: some passes over targets of the shape (B, B).
     """
@@ -119,8 +119,10 @@ def _are_row_plus_column(values: Any) -> bool:
 
 
 def _samples(output: Any) -> Iterator[int]:
-    """Yield the number of samples of each tensor in an output: its first size."""
-    tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
+    """Yield the number of samples (the first size) of each tensor in an output."""
+    tensor: type[Any] = sys.modules[
+        "torch"
+    ].Tensor  # an import statement would be slower than the rest of this function
     parts: Any = (output,)
     if isinstance(output, tuple | list):
         parts = cast("tuple[Any, ...]", output)

@@ -1,16 +1,16 @@
-"""Micro-batches of one update average over different numbers of targets, but have the same weight.
+"""With gradient accumulation, batches with few targets get the same weight as batches with many targets.
 
 What you see
-    With gradient accumulation the loss differs a little, or a lot, from that of the one big batch, and long sequences
-    count less than short ones. The gap grows with the number of micro-batches and with the padding.
+    Training with gradient accumulation gives another loss than training with one large batch. Tokens of long sequences
+    count less than tokens of short ones. The difference grows with the amount of padding.
 
 Why it happens
-    Dividing by the number of micro-batches is the usual rule, but it is exact only if all of them average over the same
-    number of targets. A mean over the tokens that are not ignored divides by another number each time.
+    Each loss is usually divided by the number of accumulated batches. This is exact only if each batch has the same
+    number of targets. With padding that the loss ignores, each batch has a different number of targets.
 
 Fix
-    Sum the losses and divide by the number of targets in the whole window, which must be known before the first
-    backward. Or weight each mean by its share of the targets.
+    Sum the losses and divide by the number of targets in all accumulated batches, which you must know before the first
+    ``backward()``. Or weight each mean by the batch's share of the targets.
 
         count = sum((targets != -100).sum() for _, targets in window)
         for inputs, targets in window:
@@ -18,15 +18,15 @@ Fix
             (loss / count).backward()
 
 When this is fine
-    - Micro-batches with equal counts, or the last, smaller batch of an epoch.
-    - Sums divided by the count of the whole window, or weights in proportion to the counts.
-    - Several losses or tasks in one window, or class weights.
-    - Batches of one sample, where all samples may be meant to have the same weight.
+    - All accumulated batches have the same number of targets, or only the last batch of the epoch is smaller.
+    - You divide sums by the number of all targets, or weight each batch by its number of targets.
+    - The batches belong to several losses or tasks, or the loss has class weights.
+    - Each batch has one sample, and you want the same weight for each sample.
 
 How it is detected
-    Only windows of different batches of one loader are compared. Their means of the same loss have equal weights and
-    divide by counts at least 1.5 times apart, twice in an epoch. It is a warning, since all micro-batches may be meant
-    to have the same weight.
+    In a run, the sanitizer compares the batches of one loader that are accumulated before a step. It reports the second
+    step of an epoch in which the means of the same loss had equal weights although one batch had at least 1.5 times as
+    many targets as another. Equal weights for all batches may be intended, so this is a warning.
 
 References
     Han and Han, "Bugs in LLM Training - Gradient Accumulation Fix", https://unsloth.ai/blog/gradient
@@ -41,7 +41,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import BackwardEnded, LoaderStarted, Ref, StepTaken, TracingGap
 
-MIN_RATIO = 1.5  # between two counts of one update: more than a random mask causes in equal batches
+MIN_RATIO = 1.5  # between the largest and the smallest count of one update; random masks cause smaller ratios
 MAX_MICRO_BATCHES = 256
 
 
@@ -50,7 +50,7 @@ class Mean(NamedTuple):
 
     divisor: float
     weight: float
-    place: CodePosition | None
+    location: CodePosition | None
 
 
 class Detector(BaseDetector):
@@ -72,7 +72,7 @@ class Detector(BaseDetector):
             return self._check_window(event)
         if isinstance(event, LoaderStarted):
             self._uneven.clear()
-            self._spans_epochs = bool(self._window)  # an epoch ended within it, and may have ended in a smaller batch
+            self._spans_epochs = bool(self._window)  # the last batch of the epoch may be smaller
             if event.batch_size == 1:
                 self._single_sample_loaders.add(event.loader)
         elif isinstance(event, BackwardEnded):
@@ -90,7 +90,7 @@ class Detector(BaseDetector):
         return None
 
     def _is_comparable(self, window: list[BackwardEnded]) -> bool:
-        """Return True for different batches of one loader, each of several samples."""
+        """Return True for different batches of one loader, each with several samples."""
         loader = window[0].loader
         if (
             loader is None
@@ -101,12 +101,12 @@ class Detector(BaseDetector):
         return len({ended.batch for ended in window}) == len(window)
 
     def _compare(self, window: list[BackwardEnded], event: StepTaken) -> Iterator[Evidence]:
-        micros = [_means(ended) for ended in window]
+        micro_batches = [_means(ended) for ended in window]
         for loss in window[0].losses:
             if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.divisor is None:
                 self._unread = loss.unreadable_reason
-        for key in micros[0]:
-            means = [micro[key] for micro in micros if key in micro]
+        for key in micro_batches[0]:
+            means = [each[key] for each in micro_batches if key in each]
             if len(means) < len(window):
                 continue
             self._checked = True
@@ -118,15 +118,15 @@ class Detector(BaseDetector):
             if self._uneven[key] == 2:
                 listed = ", ".join(f"{count:g}" for count in counts[:6]) + (", ..." if len(counts) > 6 else "")
                 yield Evidence(
-                    message=f"The {len(means)} micro-batches of this update average over {listed} targets, but each "
-                    f"mean has the weight {weights[0]:.3g}: some targets count {max(counts) / min(counts):.1f} times "
-                    "as much as others.",
-                    location=means[-1].place,
+                    message=f"Some targets count {max(counts) / min(counts):.1f} times as much as others: the "
+                    f"{len(means)} accumulated batches of this update have {listed} targets, but each mean has the "
+                    f"weight {weights[0]:.3g}.",
+                    location=means[-1].location,
                     related=((event.location, "the update"),) if event.location else (),
                 )
 
     def inconclusive(self) -> str:
-        """Return a reason if no window of several micro-batches was found."""
+        """Return a reason if no update accumulated several batches."""
         nothing = "no update used several batches of one loader with the mean of a PyTorch loss"
         return self._unread or ("" if self._checked else nothing)
 
@@ -196,6 +196,6 @@ for update in range(4):
     optimizer.zero_grad()
 print(f"loss {loss.item():.3f}")
 """,
-    fix="Sum the losses, and divide by the number of targets in the whole window.",
+    fix="Sum the losses, and divide by the number of targets in all accumulated batches.",
     detector=Detector,
 )

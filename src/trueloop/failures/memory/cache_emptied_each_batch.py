@@ -1,24 +1,24 @@
 """``torch.cuda.empty_cache()`` is called after every batch.
 
 What you see
-    Training is slower, by a few per cent up to several times, and peak memory is the same.
+    Training is slower, by a few per cent or even several times. The peak memory does not change.
 
 Why it happens
-    PyTorch keeps freed memory for the next allocation. ``torch.cuda.empty_cache()`` waits for the device and returns
-    that memory to the driver, from which the next forward requests it again, block by block.
+    PyTorch keeps freed memory for the next allocation. ``torch.cuda.empty_cache()`` waits for the GPU and returns this
+    memory to the driver. The next forward pass must then request the memory again, block by block.
 
 Fix
-    Delete the call. Against fragmentation set an option of the allocator instead.
+    Delete the call. If the memory is fragmented, set this option of the allocator instead:
 
         export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 
 When this is fine
-    - Once per epoch, before an evaluation, or after an out-of-memory error, where it costs next to nothing.
-    - Against fragmentation, or for another program on the same device, if it is rare.
+    - You call it once per epoch, before an evaluation, or after an out-of-memory error, where it costs little.
+    - You call it rarely, against fragmentation or to free memory for another program on the same GPU.
 
 How it is detected
-    From the text only: the call has no condition and is in the same iteration of the same loop as a backward. It is
-    slow, not wrong: hence a note.
+    Only the linter finds it, from the source code: the call has no condition and runs in each iteration of a loop that
+    also calls ``backward()``. The results are correct but slow, so this is a note.
 
 References
     torch.cuda.empty_cache, https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
@@ -42,7 +42,7 @@ EMPTY_CACHE_CALLS: Final = frozenset(
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each ``empty_cache`` call that runs as often as a backward."""
+    """Yield each ``empty_cache`` call that runs as often as a backward pass."""
     for call in source.ops(OpKind.TORCH_CALL):
         if call.name not in EMPTY_CACHE_CALLS or not call.loops:
             continue
@@ -50,9 +50,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if backward.kind is OpKind.BACKWARD and backward.same_iteration_as(call) and call.implied_by(backward):
                 deletion = source.remove_statement(call)
                 yield Hit(
-                    message=f"`{ast.unparse(call.node)}` is called in every iteration of the training loop.",
+                    message=f"`{ast.unparse(call.node)}` is called in every iteration, which slows down training.",
                     node=call.node,
-                    related=((backward.node, "this backward runs as often"),),
+                    related=((backward.node, "`backward()` in the same loop"),),
                     fix=Fix((deletion,), safe=True, description="Delete the call") if deletion else None,
                 )
                 break

@@ -1,11 +1,11 @@
 """A hook is registered in every iteration of a loop and never removed.
 
 What you see
-    Every iteration takes a little longer than the previous one, and memory grows. What the hook does, such as scaling a
-    gradient or storing a feature, is done twice, three times, a hundred times.
+    Every iteration takes a little longer than the previous one, and memory grows. A hook that scales a gradient or
+    stores a feature does so twice in the second iteration and a hundred times in the hundredth.
 
 Why it happens
-    A module accepts any number of hooks and runs them all. A hook can only be removed by the handle that
+    A module accepts any number of hooks and runs all of them. A hook can only be removed with the handle that
     ``register_forward_hook`` returns.
 
 Fix
@@ -16,14 +16,13 @@ Fix
         handle.remove()
 
 When this is fine
-    - A hook for each of several layers, in a loop over layers.
-    - A handle that is stored, whose ``remove()`` may come later.
-    - A model that is created in the same iteration.
-    - Hooks of activations, which are freed with their graph.
+    - You register one hook for each of several layers, in a loop over the layers.
+    - You store the handle and call its ``remove()`` later.
+    - The model is created in the same iteration.
+    - You register the hook on a tensor, which is freed with its graph.
 
 How it is detected
-    From the text only: the handle is discarded, the module is the same in every iteration, and a model is called in
-    that iteration.
+    Only the linter finds it, from the source code: each iteration registers a hook on the same module without a handle.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -52,7 +51,7 @@ REGISTER_METHODS: Final = frozenset((
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each registration on one module whose handle is discarded, as often as a model is called."""
+    """Yield each registration of a hook without storing its handle, in a loop that also calls a model."""
     for registration in source.ops(OpKind.SET_ATTRIBUTE):
         discards_handle = (
             isinstance(registration.statement, ast.Expr) and registration.statement.value is registration.node
@@ -78,8 +77,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if call is None or not _is_same_module(source, registration, loop):
             continue
         yield Hit(
-            message=f"`{ast.unparse(registration.node.func)}` adds a hook in every iteration of "
-            "the loop, and none is removed.",
+            message=f"`{ast.unparse(registration.node.func)}` adds another hook in every iteration of the loop, and no "
+            "hook is removed.",
             node=registration.node,
             related=((call.node, "this call runs all hooks"),),
             fix=_move_before_loop(source, registration, loop),
@@ -170,6 +169,6 @@ FAILURE = Failure(
             "    model[1].register_forward_hook(keep)\n": "",
         },
     ),
-    fix="Register the hook once, before the loop, or keep its handle and remove it in the same iteration.",
+    fix="Register the hook once, before the loop, or store its handle and remove the hook in the same iteration.",
     rule=RULE,
 )

@@ -1,26 +1,25 @@
-"""Activation checkpointing uses the old reentrant variant, which runs autograd inside the backward.
+"""Activation checkpointing uses the old "reentrant" variant, which has more restrictions than the new one.
 
 What you see
-    Nothing, as long as all goes well. Where no input of the checkpointed part requires a gradient, its parameters get
-    none, without any message; ``torch.autograd.grad``, hooks, nested structures and a part used twice fail or are
-    ignored.
+    Often nothing. If no input of the checkpointed part requires a gradient, its parameters silently get no gradients.
+    ``torch.autograd.grad``, hooks, nested inputs and a part that is used twice raise errors or are ignored.
 
 Why it happens
-    ``use_reentrant`` defaults to True. Later versions of PyTorch warn and ask for an explicit value, because they plan
-    to change the default.
+    ``use_reentrant=True`` is the default. It runs a second backward pass inside the backward pass. Newer versions of
+    PyTorch warn if ``use_reentrant`` is not passed, because its default will change.
 
 Fix
-    The other variant gives the same values and gradients, and stops recomputing as soon as it has what it needs.
+    The other variant gives the same values and gradients, without these restrictions.
 
         checkpoint(function, x, use_reentrant=False)
 
 When this is fine
-    - Arguments that are passed on (``**kwargs``), whose value the text does not show.
-    - A model that was tested with the reentrant variant.
+    - ``use_reentrant`` is passed in ``**kwargs``.
+    - You have tested your model with the reentrant variant.
 
 How it is detected
-    From the text only: ``checkpoint`` or ``checkpoint_sequential`` is called without ``use_reentrant``, or with True.
-    Tested models work with it: hence a note that is reported only if it is selected.
+    Only the linter finds it, from the source code, and only if you select this rule: ``checkpoint`` or
+    ``checkpoint_sequential`` is called without ``use_reentrant`` or with True. It often works, so this is a note.
 
 References
     torch.utils.checkpoint, with the list of differences, https://docs.pytorch.org/docs/stable/checkpoint.html
@@ -36,13 +35,16 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield calls that checkpoint without ``use_reentrant``, or with True."""
+    """Yield the calls of a checkpoint function without ``use_reentrant`` or with True."""
     for call in source.calls_of("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
         value = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
         forwards_kwargs = any(each.arg is None for each in call.keywords)
         if value is None and not forwards_kwargs:
             end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
-            edit, message = Edit(end, end, ", use_reentrant=False"), "`use_reentrant` is left at its default, True."
+            edit, message = (
+                Edit(end, end, ", use_reentrant=False"),
+                "`use_reentrant` has its default, True: the old variant.",
+            )
         elif isinstance(value, ast.Constant) and value.value is True:
             edit, message = (
                 source.text.replace(value, "False"),

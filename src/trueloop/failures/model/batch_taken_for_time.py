@@ -1,33 +1,33 @@
 """A recurrent layer without ``batch_first`` gets batch-first input and treats the batch dimension as time.
 
 What you see
-    The model learns little, or works only with the batch size it was trained with. Its output for a sample depends on
-    the samples before it in the batch: evaluated one by one, the same samples get other outputs.
+    The model learns little, or works only with the batch size of the training. The output for a sample depends on the
+    other samples in the batch, so the same sample alone gets another output.
 
 Why it happens
     ``LSTM``, ``GRU`` and ``RNN`` expect (time, batch, features) by default, and a loader returns (batch, time,
-    features). Both have three dimensions, and the output has the same shape either way. A 2-D input is read as one
-    sequence without a batch, so (batch, features) is treated as (time, features).
+    features). Both have three dimensions, so no error is raised. An input with two dimensions is read as one sequence,
+    so (batch, features) is treated as (time, features).
 
 Fix
-    Create the layer with ``batch_first=True``; its states still have the shape (layers, batch, features):
+    Create the layer with ``batch_first=True``. The hidden states still have the shape (layers, batch, features).
 
         self.rnn = nn.LSTM(3, 8)  # wrong for (batch, time, features)
         self.rnn = nn.LSTM(3, 8, batch_first=True)  # right
 
-    Or pass ``x.transpose(0, 1)``. Give features without time a time dimension: ``x.unsqueeze(1)``.
+    Or pass ``x.transpose(0, 1)``. If the input has no time dimension, add one with ``x.unsqueeze(1)``.
 
 When this is fine
-    - Batches are transposed first, or collated as (time, batch).
-    - A series is read in order, so that its batches are time steps.
+    - The batches are transposed before, or the loader returns (time, batch, features).
+    - The samples are the time steps of one series and are loaded in order.
     - The sequence length happens to equal the batch size.
-    - The rows of a support set are read as a sequence on purpose.
+    - You read the samples of a batch as a sequence on purpose.
 
 How it is detected
-    ``trueloop run`` reports a layer on batches of a loader that shuffles samples and has one batch size at a time, in
-    two cases: the layer's time dimension has the batch size and its batch dimension has not, exactly as in the tensor
-    from the loader; or the time dimension follows the batch size when that changes. Attention has the same default, but
-    is not checked: some models attend over the batch on purpose.
+    In a run, the sanitizer compares the shape of the layer's input with the batch size of a loader that shuffles. It
+    reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has not, and the input is
+    the tensor of the loader itself. (2) The time dimension changes together with the batch size. Attention layers have
+    the same default but are not checked, because some models attend over the batch on purpose.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -60,7 +60,7 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._loaders = WeakIdDict[Ref, _Sizes | None]()
         self._matches = WeakIdDict[Ref, frozenset[int]]()
-        """Layer -> the batch sizes that its first dimension was equal to; empty once it was equal to none."""
+        """Layer -> batch sizes that its time dimension was equal to; empty after a call where it was equal to none."""
         self._checked = False
 
     def observe(self, event: LoaderStarted | RecurrentLayerCalled) -> Evidence | None:
@@ -84,12 +84,12 @@ class Detector(BaseDetector):
         return None
 
     def inconclusive(self) -> str:
-        """Return the reason if no such layer ran on such batches."""
+        """Return the reason if no recurrent layer was checked."""
         return "" if self._checked else "no recurrent layer without batch_first ran on batches of a shuffling loader"
 
 
 def _sizes(event: LoaderStarted) -> _Sizes | None:
-    """Return the batch sizes of a loader; None unless its batches are samples in random order."""
+    """Return the batch sizes of a loader; None unless it shuffles."""
     if not event.shuffles or not event.batch_size or event.batch_size < 2:
         return None
     try:
@@ -102,11 +102,11 @@ def _sizes(event: LoaderStarted) -> _Sizes | None:
 def _evidence(event: RecurrentLayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
     if len(matches) > 1:
         steps = " and ".join(map(str, sorted(matches, reverse=True)))
-        proof = f"It ran over {steps} time steps, always the number of samples in the batch."
+        proof = f"It got {steps} time steps, each time the number of samples in the batch."
     else:
         proof = (
-            f"It ran over {event.time_steps} time steps of {event.sequences} sequences, but its input came from the "
-            f"loader as {sizes.batch} samples of {event.sequences}."
+            f"It got {event.time_steps} time steps of {event.sequences} sequences, but the loader returned "
+            f"{sizes.batch} samples with {event.sequences} time steps each."
         )
     return Evidence(message=f"{event.module.kind} treats the batch dimension as time. {proof}", location=event.location)
 

@@ -1,26 +1,26 @@
 """BatchNorm in train mode computes its statistics from a single sample.
 
 What you see
-    The loss jumps at the end of an epoch, where the last batch has one sample. The running statistics are pulled
-    towards that sample, so the model is worse in eval mode than in train mode.
+    The loss jumps at the end of each epoch, where the last batch has only one sample. This sample also changes the
+    running statistics, so the model may be worse in eval mode than in train mode.
 
 Why it happens
-    PyTorch raises an error only if a channel has a single value. One image has as many values per channel as pixels,
-    so a mean and a variance exist, but they describe the image and not the data.
+    In train mode, BatchNorm normalises with the mean and variance of the batch. A single image has many pixels per
+    channel, so PyTorch computes them without an error, but they describe this image only, not the data.
 
 Fix
-    Drop the incomplete last batch of the training loader:
+    Leave out the incomplete last batch of the training loader:
 
         train = DataLoader(dataset, batch_size=16, shuffle=True, drop_last=True)
 
     If batches are always small, use ``nn.GroupNorm``.
 
 When this is fine
-    - Training with a batch size of 1 throughout, as pix2pix does, is instance normalisation on purpose.
+    - You train with batch size 1 on purpose, as pix2pix does.
 
 How it is detected
-    ``trueloop run`` reports a layer in train mode that gets one sample after a larger batch. It is a note, because one
-    small batch in an epoch rarely does harm.
+    In a run, the sanitizer reports a BatchNorm layer in train mode that gets one sample after a larger batch. One such
+    batch per epoch often does little harm, so this is a note.
 
 References
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
@@ -43,8 +43,9 @@ class Detector(BaseDetector):
         if isinstance(event, BatchNormTrained):
             return None
         return Evidence(
-            message=f"A {event.module.kind} in {event.model.name} computed its statistics from one sample "
-            f"({event.values_per_channel} values per channel), after a batch of {event.previous_batch_size} samples.",
+            message=f"A {event.module.kind} in {event.model.name} normalised a batch of one sample with the statistics "
+            f"of this sample alone ({event.values_per_channel} values per channel); the previous batch had "
+            f"{event.previous_batch_size} samples.",
             location=event.location,
         )
 

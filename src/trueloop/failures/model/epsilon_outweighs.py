@@ -1,29 +1,29 @@
-"""BatchNorm gets a large number as ``eps`` that was meant for another parameter, so it hardly normalises.
+"""BatchNorm gets a number as ``eps`` that was meant for another parameter, so it hardly normalises.
 
 What you see
-    The network trains as if it were only half normalised: features come out smaller than they should, most of all where
-    activations are small. Deep networks and GANs become unstable.
+    The network trains as if it had almost no BatchNorm layers: the features are too small, above all where activations
+    are small. Deep networks and GANs become unstable.
 
 Why it happens
     The second positional parameter of ``BatchNorm2d`` is ``eps``, which is added to the variance; ``momentum`` is the
-    third. Any number is accepted: ``BatchNorm2d(128, 0.8)`` divides features of variance 1 by 1.34, and features of
-    variance 0.01 by 0.9 instead of 0.1.
+    third. PyTorch accepts any number: ``BatchNorm2d(128, 0.8)`` divides features with variance 1 by 1.34 instead of 1,
+    and features with variance 0.01 by 0.9 instead of 0.1.
 
 Fix
-    Name the parameter, or leave the number out:
+    Pass the number by name, or leave it out:
 
         nn.BatchNorm2d(128, 0.8)  # wrong: this is eps
-        nn.BatchNorm2d(128, momentum=0.2)  # right: one minus Keras's 0.8
+        nn.BatchNorm2d(128, momentum=0.2)  # right: 1 - 0.8 of Keras
 
 When this is fine
-    - ``eps`` is at most a hundredth, such as TensorFlow's 1e-3, or is computed.
-    - The layer is a LayerNorm or GroupNorm, whose ``eps`` some set on purpose, or comes from another library.
+    - ``eps`` is at most 0.01, such as TensorFlow's 1e-3, or your program computes it.
+    - The layer is a LayerNorm or GroupNorm, or comes from another library.
     - The layer is in eval mode.
 
 How it is detected
-    ``eps`` is reported from 0.1, ten thousand times PyTorch's default. It is a warning, because regularisation of that
-    strength is possible. ``trueloop run`` checks models that are trained and keep running statistics, when they are
-    first called.
+    The linter and, in a run, the sanitizer report an ``eps`` of 0.1 or more, ten thousand times PyTorch's default. The
+    sanitizer checks trained models with running statistics when they are first called. A large ``eps`` may be intended
+    as a regularisation, so this is a warning.
 
 References
     eriklindernoren/PyTorch-GAN#116, "Infogan batchnorm2d layers have eps=0.8 ?",
@@ -45,7 +45,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
-MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
+MIN_EPSILON = 0.1  # a tenth of a typical variance of 1; PyTorch's default is 1e-5
 
 
 class Detector(BaseDetector):
@@ -60,8 +60,9 @@ class Detector(BaseDetector):
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         divisor = (1 + event.epsilon) ** 0.5
         return Evidence(
-            message=f"{event.module.kind}{several} in {event.model.name} with eps={event.epsilon:g}: features of "
-            f"variance 1 are divided by {divisor:.3g}, those of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}.",
+            message=f"{event.module.kind}{several} in {event.model.name} hardly normalises with eps={event.epsilon:g}: "
+            f"features with variance 1 are divided by {divisor:.3g} instead of 1, and features with variance 0.01 by "
+            f"{(0.01 + event.epsilon) ** 0.5:.3g} instead of 0.1.",
             location=event.location,
             dedup_key=(event.model, event.epsilon),
         )
@@ -80,10 +81,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
         edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if free and last else None
         yield Hit(
-            message=f"`{source.text.segment(call.func)}` gets {value:g} as `eps`, which is added to the variance; "
-            "`momentum` is the next parameter.",
+            message=f"`{source.text.segment(call.func)}` hardly normalises: it gets {value:g} as `eps`, which is added "
+            "to the variance; `momentum` is the next parameter.",
             node=call,
-            fix=Fix((edit,), safe=False, description="Pass one minus it as momentum") if edit else None,
+            fix=Fix((edit,), safe=False, description="Pass one minus the number as momentum") if edit else None,
         )
 
 
@@ -111,7 +112,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{argument}", "0.8"),
     good=SCRIPT.replace("{argument}", "momentum=0.2"),
-    fix="Name the parameter (momentum=), or leave the number out.",
+    fix="Pass the number by name (momentum=), or leave it out.",
     rule=RULE,
     detector=Detector,
 )

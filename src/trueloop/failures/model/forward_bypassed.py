@@ -1,8 +1,8 @@
 """``model.forward(x)`` is called instead of ``model(x)``, so hooks and wrappers are skipped.
 
 What you see
-    Forward hooks never run: activations are not recorded, and a weight that a hook prunes or normalises keeps its old
-    value. Under ``DistributedDataParallel``, calling ``model.module.forward`` trains each process by itself.
+    Forward hooks never run: activations are not recorded, and a weight that a hook should prune or normalise does not
+    change. With ``DistributedDataParallel``, each process trains its own model.
 
 Why it happens
     ``forward`` is an ordinary method. The hooks run in ``__call__``, which only ``model(x)`` uses.
@@ -15,17 +15,16 @@ Fix
 
 When this is fine
     - A subclass calls ``super().forward(x)``, or a module calls the ``forward`` of one of its submodules.
-    - A method of the model calls its own ``forward``, as Lightning's ``training_step`` does.
-    - A library makes the call.
-    - The module has no hooks: both calls do the same today.
+    - A method of the model calls the model's own ``forward``, as Lightning's ``training_step`` does.
+    - A library calls ``forward``.
+    - The module has no hooks, so both calls do the same.
 
 How it is detected
-    ``trueloop run`` reports a module with hooks that the program trained twice through ``forward``, each time with a
-    backward pass that reached its parameters, and had not called normally before. To skip hooks on purpose, remove
-    them, or call the model normally now and then. Not checked are a ``forward`` in which no module with parameters
-    runs, such as that of ``nn.Linear``, a ``forward`` that a library has decorated, and a skipped wrapper (DST002).
-    ``trueloop lint`` warns if a module is trained this way past a hook that is never removed or past the
-    ``DistributedDataParallel`` around it; any other ``model.forward(x)`` outside of a module's class is a note.
+    In a run, the sanitizer reports a module with hooks if the program called its ``forward`` directly and trained it
+    twice, and never called the module itself. It does not check a ``forward`` that calls no submodule with parameters
+    (such as that of ``nn.Linear``), a ``forward`` that a library has decorated, and a skipped
+    ``DistributedDataParallel`` (DST002 does). The linter warns about a direct call that trains a module and skips a
+    hook that is never removed, or skips ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -45,7 +44,7 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BackwardEnded, ForwardBypassed, Ref
 
-MIN_BACKWARDS = 2  # one may be an experiment
+MIN_BACKWARDS = 2  # a single backward pass may be an experiment
 HOOKS = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_backward_hook",
     "register_full_backward_pre_hook",
@@ -59,7 +58,8 @@ class Detector(BaseDetector):
     activated_by = (ForwardBypassed,)
 
     def __init__(self) -> None:
-        self._waiting: dict[Ref, ForwardBypassed] = {}
+        self._bypassed: dict[Ref, ForwardBypassed] = {}
+        """Direct calls of ``forward`` that no backward pass has reached yet, by model."""
         self._trained_times: dict[Ref, int] = {}
         self._backwards = 0
 
@@ -67,34 +67,34 @@ class Detector(BaseDetector):
         """Return evidence at the second backward pass that reaches a module."""
         if isinstance(event, ForwardBypassed):
             if event.also_called_normally:
-                self._waiting.pop(event.model, None)
+                self._bypassed.pop(event.model, None)
             else:
-                self._waiting[event.model] = event
+                self._bypassed[event.model] = event
             return None
         self._backwards += 1
-        if not self._waiting:
+        if not self._bypassed:
             return None
-        reached = [each for each in self._waiting.values() if each.parameters & event.reached_parameters]
+        reached = [each for each in self._bypassed.values() if each.parameters & event.reached_parameters]
         for each in reached:
-            del self._waiting[each.model]
+            del self._bypassed[each.model]
             self._trained_times[each.model] = self._trained_times.get(each.model, 0) + 1
         return [self._evidence(each) for each in reached if self._trained_times[each.model] >= MIN_BACKWARDS]
 
     def _evidence(self, event: ForwardBypassed) -> Evidence:
         hooks = " and ".join(event.hooks)
         return Evidence(
-            message=f"{event.model.name} is trained through a direct call of `forward()`, which skips its {hooks}.",
+            message=f"The program trains {event.model.name} with direct calls of `forward()`, which skip its {hooks}.",
             location=event.location,
             dedup_key=event.model,
         )
 
     def inconclusive(self) -> str:
         """Return the reason if no backward pass was traced."""
-        return "no backward pass was traced" if self._waiting and not self._backwards else ""
+        return "no backward pass was traced" if self._bypassed and not self._backwards else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the direct calls of ``forward``; those that train past hooks or a wrapper as warnings, others as notes."""
+    """Yield the direct calls of ``forward``: as warnings if training skips hooks or a wrapper, otherwise as notes."""
     classes = _class_lines(source.tree)
     for call in source.ops(OpKind.FORWARD_CALL):
         model = call.subject
@@ -113,7 +113,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _class_lines(tree: ast.Module) -> list[tuple[int, int]]:
-    """Return the line ranges of derived classes: a module may call its own ``forward`` and those of its submodules."""
+    """Return the line ranges of derived classes, in which a module may call ``forward`` of itself and its parts."""
     return [
         (each.lineno, each.end_lineno or each.lineno)
         for each in ast.walk(tree)
@@ -132,7 +132,7 @@ def _is_trained(source: SourceFile, call: Op) -> bool:
 
 
 def _find_skipped(source: SourceFile, call: Op) -> tuple[Op, str] | None:
-    """Return a hook or wrapper that the model has whenever the call is made, with its description."""
+    """Return a hook or wrapper that the call certainly skips, with its description."""
     for each in source.operations[: call.index]:
         if each.entry_point not in (0, call.entry_point) or each.branches != call.branches[: len(each.branches)]:
             continue
@@ -153,7 +153,7 @@ def _is_permanent(hook: Op) -> bool:
 
 
 def _call_the_model(source: SourceFile, call: Op) -> Fix | None:
-    """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
+    """Return the fix that calls ``model(x)``; None for ``Net.forward(model, x)``."""
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
     plain = source.text.content[start:end] == b".forward" and len(call.inputs) == len(node.args) + len(node.keywords)

@@ -1,12 +1,12 @@
 """A layer is created in the forward pass, with new random weights in every call.
 
 What you see
-    The model gives different outputs for the same input, also in eval mode, and the layers after it learn to ignore the
-    random one. A saved model lacks its weights, or has those of the last call.
+    The model gives different outputs for the same input, also in eval mode. The loss falls little, because the other
+    layers learn to ignore the random layer. A saved model does not contain its weights.
 
 Why it happens
-    A layer may be created and called anywhere. Backward fills the gradients of its weights, and then both are freed.
-    Assigned to ``self`` in every call, it is part of the model, but not the layer that the optimizer has.
+    PyTorch allows you to create and call a layer anywhere. After each update the layer is deleted together with its
+    gradients. If it is assigned to ``self`` in every call, the optimizer does not contain the new layer.
 
 Fix
     Create the layer in ``__init__`` and call it in ``forward``:
@@ -18,14 +18,14 @@ Fix
     If a size is known in ``forward`` only, use ``nn.LazyLinear`` or ``nn.LazyConv2d``.
 
 When this is fine
-    - Losses, activations, pooling and normalisation layers are created: their new weights change nothing.
-    - A layer is created under a condition, once, or is frozen, stored, passed on or created under ``no_grad``.
-    - The weights are set afterwards, such as those of a Sobel filter.
+    - The layer is a loss, an activation, a pooling or a normalisation layer, which has no random weights.
+    - A condition creates the layer only once, or the layer is frozen, stored, passed on or created under ``no_grad``.
+    - You set the weights afterwards, such as those of a Sobel filter.
 
 How it is detected
-    ``trueloop lint`` reports a layer with random weights that the ``forward`` of a module creates unconditionally and
-    only calls. It is a warning, because random weights may be wanted as an augmentation. It is found in the text only:
-    at run time the copies of a model for an inner loop look the same.
+    Only the linter finds it, from the source code: a layer with random weights that ``forward`` creates without a
+    condition and only calls. Random weights may be intended as an augmentation, so this is a warning. A run cannot show
+    it, because meta-learning copies models in a similar way.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
@@ -48,7 +48,7 @@ RANDOM: Final = frozenset((
         "RNNCell", "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer",
     )),
 ))  # fmt: skip
-"""Layers with random initial weights; those of a normalisation are 1 and 0 and change nothing."""
+"""Layers with random initial weights; a new normalisation layer always has the same weights, 1 and 0."""
 MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
@@ -89,7 +89,7 @@ def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _layers(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
-    """Yield the layers that a statement creates; only the first of a Sequential."""
+    """Yield the layers that a statement creates; of a Sequential only the first layer."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop(0)

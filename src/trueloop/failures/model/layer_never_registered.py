@@ -1,12 +1,12 @@
 """A layer runs in the forward pass but is not registered as a submodule of the model.
 
 What you see
-    The layer keeps its initial weights; it is missing from ``state_dict()``, and ``.to(device)`` does not move it. The
-    loss still falls, because the registered layers adapt to the random one.
+    The layer keeps its initial weights, is missing from ``state_dict()``, and is not moved by ``.to(device)``. The loss
+    still falls, because the other layers adapt to the random layer.
 
 Why it happens
-    ``nn.Module`` registers modules that are assigned to its attributes. It does not look into a list, a dictionary or
-    a closure, and calling a module from there raises no error.
+    ``nn.Module`` registers modules that are assigned directly to its attributes. It does not search lists, dictionaries
+    or closures for modules, and calling an unregistered module raises no error.
 
 Fix
     Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``:
@@ -17,15 +17,15 @@ Fix
     Freeze a network that must stay outside the model with ``requires_grad_(False)``.
 
 When this is fine
-    - A frozen network is kept out of ``parameters()`` on purpose: a perceptual loss, a teacher.
-    - A random network is called without gradients, as in random network distillation.
-    - The unregistered module is in eval mode.
-    - An optimizer holds the parameters of the module in another way.
+    - The module is frozen and is not registered on purpose, such as a teacher or the network of a perceptual loss.
+    - The module is random on purpose and called without gradients, as in random network distillation.
+    - The module is in eval mode.
+    - The parameters of the module are passed to an optimizer in another way.
 
 How it is detected
-    ``trueloop run`` reports a module in train mode that ran inside a model, is not among its submodules, got gradients,
-    and is in no optimizer after three updates. ``trueloop lint`` reports layers that a module makes, keeps in a plain
-    list, dictionary or tuple, and only calls.
+    In a run, the sanitizer reports a module in train mode that was called inside a model, is not one of its submodules,
+    got gradients, and is in no optimizer after three updates. The linter reports layers that a module creates, stores
+    in a plain list, dictionary or tuple, and only calls.
 
 References
     torch.nn.ModuleList, https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
@@ -48,7 +48,7 @@ MIN_UPDATES = 3  # a second optimizer may be created after the first update
 
 
 class Detector(BaseDetector):
-    """Collects unregistered modules until it is certain that no optimizer holds their parameters."""
+    """Collects unregistered modules until it is certain that no optimizer has their parameters."""
 
     subscribes_to = (OptimizerCreated, UnregisteredModuleCalled, StepTaken)
 
@@ -87,8 +87,7 @@ class Detector(BaseDetector):
         count = f"A module ({kinds})" if one else f"{len(outside)} modules ({kinds})"
         return Evidence(
             message=f"{count} with {parameters} parameters ran inside {first.model.name} but {'is' if one else 'are'} "
-            f"not registered in it, and no optimizer has {'its' if one else 'their'} parameters: they are not trained, "
-            "moved or saved.",
+            "not registered in it, and no optimizer has these parameters: they are not trained, moved or saved.",
             location=first.location,
             first_update=first.update,
         )
@@ -99,7 +98,7 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the calls of layers that their module keeps in a plain container."""
+    """Yield the calls of layers that a module stores in a plain container."""
     for found in unregistered_layers(source):
         yield Hit(
             message=f"The layers in the attribute `{found.assignment.name}` are called but not registered in the "
@@ -154,7 +153,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{layers}", "[nn.Linear(8, 8) for _ in range(3)]"),
     good=SCRIPT.replace("{layers}", "nn.ModuleList(nn.Linear(8, 8) for _ in range(3))"),
-    fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
+    fix="Store layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,15 +1,15 @@
-"""``[layer] * n`` repeats one layer instead of making n layers.
+"""``[layer] * n`` repeats one layer instead of creating n layers.
 
 What you see
-    The model has fewer parameters than it should and learns worse: twelve blocks are one block that is applied twelve
-    times. Only a count of the parameters shows it, since shared parameters count once.
+    The model learns worse than it should, because its twelve blocks are one block that is called twelve times. It has
+    too few parameters, because a shared parameter counts only once.
 
 Why it happens
-    ``[Block()] * 12`` calls ``Block()`` once and repeats the reference. ``ModuleList`` and ``Sequential`` accept the
-    same module several times, and shared weights train without an error.
+    ``[Block()] * 12`` calls ``Block()`` once and creates a list with twelve references to the same block.
+    ``ModuleList`` and ``Sequential`` accept the same module several times without an error.
 
 Fix
-    Make each layer in a comprehension:
+    Create each layer in a list comprehension:
 
         self.blocks = nn.ModuleList([Block()] * 12)  # wrong
         self.blocks = nn.ModuleList([Block() for _ in range(12)])  # right
@@ -17,12 +17,12 @@ Fix
     To share weights on purpose, first assign the layer to a variable: ``[shared_block] * 12``.
 
 When this is fine
-    - Layers without weights, such as activations, are repeated.
-    - A layer that has its own name is repeated, ``[block] * 12``, or is called in a loop, as in ALBERT.
+    - The repeated layer has no weights, such as an activation.
+    - You share the weights on purpose, as in ALBERT, and write ``[block] * 12`` or call the layer in a loop.
 
 How it is detected
-    ``trueloop lint`` reports a multiplied list in which a layer with weights is made on the spot. It is found in the
-    text only: a running program looks the same whether the weights are shared by mistake or on purpose.
+    Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is
+    multiplied. A run cannot show whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -48,7 +48,7 @@ CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the multiplied lists that contain a newly made layer with weights and become layers of a model."""
+    """Yield each multiplied list that creates a layer with weights, if its elements become layers of a model."""
     created = {
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
@@ -63,15 +63,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 reported.add(id(product))
                 count = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
                 yield Hit(
-                    message=f"This list repeats one `{source.text.segment(layer.func)}` {count}: all of them share its "
-                    "weights.",
+                    message=f"This list contains the same `{source.text.segment(layer.func)}` {count}, so all entries "
+                    "share its weights.",
                     node=product,
                     fix=_to_comprehension(source, product, repeated, times),
                 )
 
 
 def _resolve_name(source: SourceFile, call: ast.Call, argument: ast.expr) -> ast.expr:
-    """Return the value that was assigned to an argument's name; the argument itself if it is no name."""
+    """Return the value that was assigned to an argument's name; the argument itself if it is not a name."""
     name = argument.value if isinstance(argument, ast.Starred) else argument
     if not isinstance(name, ast.Name):
         return argument
@@ -102,12 +102,12 @@ def _layer(repeated: ast.List | ast.Tuple, created: dict[int, AbstractValue]) ->
 
 
 def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
-    """Return the fix: the list as a comprehension; None if it has several layers or a comment."""
+    """Return the fix that replaces the list by a comprehension; None if it has several layers or a comment."""
     product_text = source.text.segment(product)
     if len(repeated.elts) != 1 or isinstance(repeated.elts[0], ast.Starred) or "#" in product_text:
         return None
     text = f"[{source.text.segment(repeated.elts[0])} for _ in range({source.text.segment(times)})]"
-    return Fix((source.text.replace(product, text),), safe=False, description="Make a new layer for each entry")
+    return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
 RULE = Rule(required_words=("ModuleList|Sequential", "*"), find=find)
@@ -147,6 +147,6 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{blocks}", "[nn.Linear(width, width)] * depth"),
     good=SCRIPT.replace("{blocks}", "[nn.Linear(width, width) for _ in range(depth)]"),
-    fix="Make a new layer for each entry: [Block() for _ in range(12)].",
+    fix="Create a new layer for each entry: [Block() for _ in range(12)].",
     rule=RULE,
 )

@@ -1,31 +1,31 @@
 """An attention mask is inverted: it is True where PyTorch expects False.
 
 What you see
-    The loss of a language model falls almost to zero, because each token sees the one it predicts, and the text it
-    generates is nonsense. Or an encoder attends only to the padding and learns slowly.
+    The loss of a language model falls almost to zero, because each position sees the token that it has to predict, and
+    the generated text is nonsense. Or an encoder attends only to the padding and learns slowly.
 
 Why it happens
-    Both conventions exist. In ``nn.MultiheadAttention`` and the layers of ``nn.Transformer``, True means "ignore"; in
-    ``scaled_dot_product_attention`` and the ``attention_mask`` of tokenizers, True means "attend". Since PyTorch 2.5 a
-    row that attends to nothing is zeros and not NaN.
+    PyTorch uses two opposite conventions. In ``nn.MultiheadAttention`` and the layers of ``nn.Transformer``, True means
+    "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
+    "attend to this position". Neither raises an error for an inverted mask.
 
 Fix
-    Invert the mask, or pass ``is_causal=True``; for the layers, use ``generate_square_subsequent_mask``:
+    Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
 
         mask = torch.ones(T, T).triu().bool()  # wrong: attends to the future
         mask = torch.ones(T, T).tril().bool()  # right
         F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 When this is fine
-    - ``tril`` for ``scaled_dot_product_attention``, ``triu(diagonal=1)`` for the layers, or the other one inverted.
-    - Additive masks of zeros and minus infinity.
-    - ``tokens == padding`` as the padding mask of a layer.
-    - Your own attention function, which may use either convention.
+    - You pass ``tril`` to ``scaled_dot_product_attention``, or ``triu(diagonal=1)`` to the layers.
+    - The mask contains zeros and minus infinity and is added to the attention scores.
+    - You pass ``tokens == padding`` as the padding mask of a layer.
+    - You use your own attention function, which may have either convention.
 
 How it is detected
-    ``trueloop lint`` reports a triangle of ones, a comparison with the padding, or a tokenizer's mask that is passed to
-    PyTorch's attention the wrong way round. It is a warning, because a model that reads from right to left needs the
-    other triangle. It is found in the text only: the meaning of a mask is not visible at run time.
+    Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token, or a
+    tokenizer's mask is passed to PyTorch's attention with the wrong convention. A model that reads from right to left
+    needs the other triangle, so this is a warning.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
@@ -55,19 +55,19 @@ MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
 SAME = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand", "repeat", "clone",
                   "contiguous", "expand_as", "reshape"))  # fmt: skip
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
-MAX_DEPTH = 8  # names and calls that a mask is followed through
+MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
 
 class _Mask(NamedTuple):
     """The meaning of True in a mask."""
 
     true: str
-    """ "upper" or "lower" triangle, real "tokens", or "padding"."""
+    """Positions where the mask is True: "upper" or "lower" triangle, "tokens" or "padding"."""
     boolean: bool
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the masks that are passed to PyTorch's attention the wrong way round."""
+    """Yield the masks that are passed to PyTorch's attention with the wrong convention."""
     for call, name, value in _mask_arguments(source):
         mask = _parse_mask(source, value, MAX_DEPTH)
         if mask is None:
@@ -85,7 +85,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         edit = source.text.replace(value, f"~{text}" if atom else f"~({text})")
         fixable = mask.boolean and "#" not in text
         yield Hit(
-            message=f"{means}: this mask lets each token attend to {wrong} only.",
+            message=f"{means}, so with this mask each token attends only to {wrong}.",
             node=call,
             fix=Fix((edit,), safe=False, description="Invert the mask") if fixable else None,
         )
@@ -110,7 +110,7 @@ def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.exp
 
 
 def _parse_mask(source: SourceFile, node: ast.expr | None, left: int) -> _Mask | None:
-    """Return the meaning of a mask; None if the text does not show it."""
+    """Return the meaning of a mask; None if it is unknown."""
     found = None
     match node if left else None:
         case ast.Subscript(slice=ast.Constant(value="attention_mask")):
@@ -120,10 +120,10 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, left: int) -> _Mask |
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             inner = _parse_mask(source, operand, left - 1)
             found = inner and _Mask(OPPOSITE[inner.true], boolean=True)
-        case ast.Name(id=name) as place:
-            found = _parse_mask(source, assigned_value(source, place, name), left - 1)
-        case ast.Attribute(value=ast.Name(id="self"), attr=name) as place:
-            found = _parse_mask(source, attribute_value(source, place, name), left - 1)
+        case ast.Name(id=name) as read:
+            found = _parse_mask(source, assigned_value(source, read, name), left - 1)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) as read:
+            found = _parse_mask(source, attribute_value(source, read, name), left - 1)
         case ast.Compare() as comparison:
             found = _parse_comparison(source, comparison, left)
         case ast.Call() as call:
@@ -163,7 +163,7 @@ def _parse_call(source: SourceFile, node: ast.Call, left: int) -> _Mask | None:
 
 
 def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Mask | None:
-    """Return the mask that ``triu`` or ``tril`` makes of ones; None for another tensor."""
+    """Return the mask that ``triu`` or ``tril`` computes from ones; None for another tensor."""
     if not isinstance(ones, ast.Call) or source.qualified_name(ones.func) not in ("torch.ones", "torch.ones_like"):
         return None
     kinds = [source.text.segment(each.value) for each in ones.keywords if each.arg == "dtype"]

@@ -1,29 +1,27 @@
-"""BatchNorm gets the momentum of another framework, so its running statistics are those of the last batch.
+"""BatchNorm gets the momentum of another framework, so its running statistics are almost those of the last batch.
 
 What you see
-    Training looks good, but in eval mode the model is much worse, and by a different amount after each epoch. With
-    small batches the validation loss is very noisy.
+    Training looks good, but in eval mode the model is much worse, and the validation loss is very noisy.
 
 Why it happens
-    In PyTorch ``momentum`` is the weight of the new batch, 0.1 by default:
-    ``running = (1 - momentum) * running + momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the
-    old value, 0.99. Both are between 0 and 1.
+    In PyTorch ``momentum`` is the weight of the new batch, 0.1 by default: ``running = (1 - momentum) * running +
+    momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the old value, 0.99.
 
 Fix
-    Pass one minus that value:
+    Pass one minus the value of the other framework:
 
         nn.BatchNorm2d(64, momentum=0.99)  # wrong: copied from TensorFlow
         nn.BatchNorm2d(64, momentum=0.01)  # right
 
 When this is fine
-    - ``momentum=None`` is the mean over all batches so far; ``momentum=1.0`` is the latest batch on purpose.
+    - You pass ``momentum=None`` (mean of all batches so far) or ``momentum=1.0`` (only the latest batch).
     - The momentum belongs to an optimizer or to the moving average of a teacher.
     - The layer has no running statistics, or is in eval mode.
-    - A converter writes ``1 - 0.99``.
+    - Your program computes ``1 - 0.99``.
 
 How it is detected
-    ``trueloop lint`` and ``trueloop run`` report a momentum from 0.9 to below 1; ``run`` checks the models that are
-    trained, when they are first called. It is a warning, because test-time adaptation may use 0.9 on purpose.
+    The linter and, in a run, the sanitizer report a momentum from 0.9 to below 1. The sanitizer checks trained models
+    when they are first called. Test-time adaptation may use 0.9 on purpose, so this is a warning.
 
 References
     pytorch/vision#8250, "MaxVIT Model - BatchNorm momentum is incorrect", 0.99 in a torchvision model,
@@ -46,7 +44,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, HighBatchNormMomentum
 
-MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
+MIN_MOMENTUM = 0.9  # 1 - 0.1, the default of PyTorch
 
 
 class Detector(BaseDetector):
@@ -60,16 +58,16 @@ class Detector(BaseDetector):
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         return Evidence(
-            message=f"{event.module.kind}{several} in {event.model.name} with momentum={event.momentum:g}: "
-            f"{event.momentum:.0%} of the running statistics are those of the latest batch.",
+            message=f"{event.module.kind}{several} in {event.model.name} with momentum={event.momentum:g}: the latest "
+            f"batch makes up {event.momentum:.0%} of the running statistics.",
             location=event.location,
-            fix=f"Pass momentum={1 - event.momentum:.6g}: in PyTorch it is the weight of the new batch.",
+            fix=f"Pass momentum={1 - event.momentum:.6g}: in PyTorch, momentum is the weight of the new batch.",
             dedup_key=(event.model, event.momentum),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the batch normalisations with a momentum from 0.9 to below 1."""
+    """Yield the BatchNorm layers with a momentum from 0.9 to below 1."""
     created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
     for call in source.calls_of(*BATCH_NORMS):
         position = epsilon_position(source, call) + 1
@@ -84,8 +82,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None
         yield Hit(
-            message=f"`{source.text.segment(call.func)}` with momentum={value:g} keeps hardly more than the latest "
-            "batch in its running statistics: in PyTorch momentum is the weight of the new batch.",
+            message=f"In PyTorch, momentum is the weight of the new batch: with momentum={value:g}, the running "
+            f"statistics of `{source.text.segment(call.func)}` are almost those of the latest batch.",
             node=call,
             fix=Fix((edit,), safe=False, description="Use one minus this momentum") if edit else None,
         )
@@ -118,7 +116,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{momentum}", "0.99"),
     good=SCRIPT.replace("{momentum}", "0.01"),
-    fix="Pass one minus that momentum to BatchNorm: 0.01 instead of 0.99.",
+    fix="Pass one minus this momentum to BatchNorm, such as 0.01 instead of 0.99.",
     rule=RULE,
     detector=Detector,
 )

@@ -1,8 +1,8 @@
 """The result of an operation that does not work in place is discarded.
 
 What you see
-    An activation, dropout, ``detach()`` or ``to(device)`` in the program has no effect. Two linear layers act as one, a
-    network with dropout overfits, the graph of a recurrent state grows, or a batch stays on the CPU.
+    A call of an activation, dropout, ``detach()`` or ``to(device)`` has no effect: two linear layers act as one, a
+    network with dropout overfits, memory grows, or a batch stays on the CPU.
 
 Why it happens
     ``F.relu(x)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike ``module.to(device)``,
@@ -16,16 +16,16 @@ Fix
 
 When this is fine
     - The operation works in place: ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``.
-    - ``.to()`` is called on a module, or on a batch of a class that moves itself.
-    - A batch is moved to measure how long that takes, or a layer is called for its hooks or statistics.
+    - You call ``.to()`` on a module, or on a batch object that changes itself.
+    - You move a batch to measure the time, or call a layer because of its hooks or statistics.
     - The call is the last line of a notebook cell.
 
 How it is detected
-    It is found in the text only, by ``trueloop lint``: PyTorch's activations and dropouts in a ``forward`` or what it
-    calls, as functions, as methods of computed tensors, or as modules creator in the same file without ``inplace``; and
-    tensors that are moved, cast or detached in a loop with a backward pass, if PyTorch computed them or they are part
-    of a batch from a ``DataLoader`` with the default collation. Calls in ``try`` or in a ``with`` other than autocast
-    are not checked. It is a warning, because a line without effect may not be needed.
+    Only the linter finds it, from the source code. It reports two kinds of unused results: those of PyTorch's
+    activations and dropouts in ``forward`` and the functions that it calls, and those of ``to``, ``detach`` and similar
+    methods in a training loop. In a loop, the tensor must be computed by PyTorch or come from a ``DataLoader`` with the
+    default ``collate_fn``. Calls inside ``try``, or inside ``with`` except autocast, are not checked. The program may
+    not need the line, so this is a warning.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -47,7 +47,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-NEVER: Final = 99  # the function has no such argument
+NEVER: Final = 99  # for functions without an argument ``inplace``
 _POSITIONS: Final = {
     "relu": 1, "relu6": 1, "selu": 1, "silu": 1, "mish": 1, "hardswish": 1, "hardsigmoid": 1, "elu": 2, "celu": 2,
     "leaky_relu": 2, "dropout": 3, "dropout1d": 3, "dropout2d": 3, "dropout3d": 3, "alpha_dropout": 3,
@@ -86,8 +86,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             reported.add(id(each.node))
             name = _input_name(each)
             yield Hit(
-                message=f"The result of `{source.text.segment(each.node.func)}()` is discarded: its input stays "
-                "unchanged.",
+                message=f"The result of `{source.text.segment(each.node.func)}()` is discarded: the call does not "
+                "change its input.",
                 node=each.node,
                 fix=_assign_result(source, statement, name) if name else None,
             )
@@ -159,7 +159,7 @@ def _is_tensor(value: AbstractValue) -> bool:
     if value.name != "batch":
         creator = (value.sources[0] if part else value).origin()
         return creator is not None and (creator.name in CREATED or creator.name.startswith(COMPUTED))
-    if not part:  # the batch itself may be of a class that moves itself
+    if not part:  # the batch may be an object that changes itself
         return False
     loaders = [each for each in value.ancestors() if each.kind is ValueKind.LOADER]
     return bool(loaders) and all(

@@ -1,16 +1,15 @@
 """All units of a layer start with the same weights, so they stay identical during training.
 
 What you see
-    A network of any width learns what a network of width one could: the loss falls a little, then stays flat. A wider
-    layer or another learning rate does not help.
+    The loss falls a little and then stays constant, because a layer of any width learns only as much as a layer with
+    one unit. A wider layer or another learning rate does not help.
 
 Why it happens
-    Any initial weights are accepted. Units with equal weights compute the same output, have the same weights in the
-    next layer, and so get the same gradient in every update. Zeros in two consecutive layers are the same mistake, but
-    leave no gradient at all, which GRD006 reports.
+    Units with equal weights compute the same output. If the next layer also has equal weights for them, they get the
+    same gradient in every update and stay equal. GRD006 reports zeros in two layers.
 
 Fix
-    Keep PyTorch's default initialisation, or draw initial weights at random:
+    Keep PyTorch's default initialisation, or use random initial weights:
 
         nn.init.constant_(layer.weight, 0.1)  # wrong
         nn.init.kaiming_uniform_(layer.weight)  # right
@@ -18,16 +17,15 @@ Fix
     Use constants for biases, for normalisation layers and for the last layer of a branch.
 
 When this is fine
-    - Zeros in an output layer, in LoRA's second matrix or at the end of a residual branch: training separates the rows.
-    - A linear model starts with constants, or outputs with the same targets keep equal rows.
-    - Noise or dropout separates the units, or the layer is frozen.
+    - An output layer, LoRA's second matrix or the end of a residual branch starts with zeros.
+    - You train a linear model, or outputs with the same targets.
+    - Noise or dropout makes the units different, or the layer is frozen.
 
 How it is detected
-    ``trueloop run`` compares, up to rounding, the rows of a weight, the columns of a weight that has one for each of
-    them, and the gradients of both. All must be equal and the gradients not zero in two checks, eight or more updates
-    apart, between which the weight has changed. It is a warning, because a program may demonstrate this effect on
-    purpose. Not checked are weights that are not on the CPU, gates of recurrent layers, and networks that end where
-    their units are added up.
+    In a run, the sanitizer compares the rows of each weight, the matching columns of the next weight, and the gradients
+    of both. It reports a layer if all of them are equal (except for rounding) and the gradients not zero in two checks
+    at least eight updates apart, and the weight has changed between them. It does not check weights on a GPU, recurrent
+    layers, or a last layer whose units are added up. A program may show this effect on purpose, so this is a warning.
 
 References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 8.4,
@@ -64,7 +62,7 @@ class Detector(BaseDetector):
         width = "this layer has" if len(event.symmetric) == 1 else "each of these layers has"
         return Evidence(
             message=f"After {event.update} updates {layers}{more} are identical, and so are their gradients and the "
-            f"weights that read them: {width} the effect of a single unit.",
+            f"matching weights of the next layer: {width} the effect of a single unit.",
             location=event.location,
             dedup_key=event.optimizer,
         )
@@ -110,7 +108,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{init}", "nn.init.constant_(parameter, 0.1)"),
     good=SCRIPT.replace("{init}", "if parameter.dim() == 1:\n        nn.init.constant_(parameter, 0.1)"),
-    fix="Draw initial weights at random, and use constants for biases and normalisation layers only.",
+    fix="Use random initial weights, and constants only for biases and normalisation layers.",
     detector=Detector,
     inject=inject,
 )

@@ -1,30 +1,30 @@
 """A trainable weight is a plain tensor instead of an ``nn.Parameter``, so the model does not register it.
 
 What you see
-    A temperature, a prompt or a matrix that should be learned keeps its initial values. It is missing from
-    ``state_dict()``, has other values in every run, and stays on the CPU when the model is moved to a GPU.
+    A scale, a prompt or a matrix that should be learned keeps its initial values. It is missing from ``state_dict()``,
+    and stays on the CPU when the model is moved to a GPU.
 
 Why it happens
-    ``nn.Module`` registers only an ``nn.Parameter``. A tensor with ``requires_grad=True`` gets gradients too, but
-    ``parameters()`` does not pass it to the optimizer.
+    ``nn.Module`` registers only tensors of the class ``nn.Parameter``. A plain tensor with ``requires_grad=True`` gets
+    gradients too, but ``model.parameters()`` does not contain it, so the optimizer does not get it.
 
 Fix
-    Make it a parameter:
+    Make the tensor a parameter:
 
         self.scale = torch.ones(1, requires_grad=True)  # wrong
         self.scale = nn.Parameter(torch.ones(1))  # right
 
-    Register a tensor that is moved and saved but not trained with ``self.register_buffer("table", ...)``.
+    If the tensor should be moved and saved but not trained, use ``self.register_buffer("table", ...)``.
 
 When this is fine
-    - The tensor is passed to an optimizer explicitly, as the architecture weights in DARTS.
-    - It is an input or a gate whose gradient is needed, as the points of a physics-informed network.
+    - You pass the tensor to an optimizer explicitly, like the architecture weights in DARTS.
+    - The tensor is an input whose gradient you need, like the points of a physics-informed network.
     - The program moves and updates the weight itself.
 
 How it is detected
-    It is found in the text only: ``trueloop lint`` reports a tensor that ``__init__`` of a module creates with
-    ``requires_grad=True`` and assigns to an attribute, if the file only computes with it in the methods of that module
-    and asks for no gradients itself. It is a warning, because another file may do so.
+    Only the linter finds it, from the source code. It reports a tensor that ``__init__`` of a module creates with
+    ``requires_grad=True`` and assigns to an attribute, if the file uses this attribute only for computations in the
+    module's methods and never asks for gradients itself. Another file may use the gradients, so this is a warning.
 
 References
     torch.nn.parameter.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html
@@ -60,7 +60,7 @@ OPERATIONS: Final = frozenset((
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the tensors with ``requires_grad`` in attributes that only their own module computes with."""
+    """Yield each tensor with ``requires_grad`` in an attribute that only its own module uses in computations."""
     found = [each for kind in source.tree.body for each in _trainable_attributes(source, kind)]
     if not found or _uses_gradients(source):
         return
@@ -133,7 +133,7 @@ def _computes(source: SourceFile, read: ast.Attribute) -> bool:
 
 
 def _wrap_in_parameter(source: SourceFile, created: ast.Call) -> Fix | None:
-    """Return the fix: ``torch.nn.Parameter(...)`` around the tensor."""
+    """Return the fix that puts ``torch.nn.Parameter(...)`` around the tensor."""
     function = created.func
     if source.qualified_name(function) not in FACTORIES or not isinstance(function, ast.Attribute):
         return None
@@ -177,6 +177,6 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=HEAD.replace("{scale}", "torch.ones(1, requires_grad=True)"),
     good=HEAD.replace("{scale}", "nn.Parameter(torch.ones(1))"),
-    fix="Make it an nn.Parameter.",
+    fix="Make the tensor an nn.Parameter.",
     rule=Rule(required_words=("torch", "forward(", "Module", "requires_grad"), find=find),
 )

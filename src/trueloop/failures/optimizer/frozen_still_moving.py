@@ -1,28 +1,27 @@
 """Frozen parameters keep changing, because the optimizer still updates them.
 
 What you see
-    A backbone that was frozen in the middle of a run drifts: its weights and outputs change although
-    ``requires_grad`` is False. Whatever relies on its outputs gets worse.
+    A part of the model was frozen in the middle of a run (``requires_grad=False``), but its weights still change.
 
 Why it happens
-    ``requires_grad_(False)`` stops autograd, not the optimizer. A gradient left in ``.grad`` is applied at every
-    step; a gradient of zeros still moves the weight through momentum and weight decay.
+    ``requires_grad_(False)`` stops new gradients, but not the optimizer. The old gradient in ``.grad`` is applied again
+    at every step. Even if it is set to zeros, momentum and weight decay still change the weight.
 
 Fix
-    Delete the gradients when you freeze: an optimizer skips parameters whose ``.grad`` is None.
+    Delete the gradients when you freeze parameters: an optimizer skips parameters whose ``.grad`` is None.
 
         backbone.requires_grad_(False)
         for parameter in backbone.parameters():
             parameter.grad = None
 
 When this is fine
-    - Parameters are frozen between backward and step, so the gradient is fresh (both halves of a GAN).
-    - Gradients are assigned by hand to parameters that never got any from backward (evolution strategies).
-    - Frozen parameters in a group do not move; they only cost memory.
+    - You freeze the parameters between ``backward()`` and ``step()``, so their gradient is new, as in a GAN.
+    - You assign gradients by hand to parameters that no backward pass reaches (evolution strategies).
+    - The optimizer contains frozen parameters that do not change.
 
 How it is detected
-    At run time: a parameter that got gradients from backward earlier now has ``requires_grad=False``, got no
-    gradient since this optimizer's previous step, and was changed by the step.
+    In a run, the sanitizer reports a step that changed a parameter with ``requires_grad=False``, if the parameter had
+    gradients earlier but got no new gradient since this optimizer's previous step.
 
 References
     torch.Tensor.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.requires_grad_.html
@@ -40,7 +39,7 @@ from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepTaken
 
 
 class Detector(BaseDetector):
-    """Tracks which parameters ever got gradients, and which did since each optimizer's previous step."""
+    """Tracks which parameters ever got gradients, and which got one since each optimizer's previous step."""
 
     subscribes_to = (BackwardEnded, StepTaken, TracingGap)
 
@@ -48,10 +47,10 @@ class Detector(BaseDetector):
         self._with_gradient: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
         self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
+        """Optimizer -> parameters that got gradients since its latest step; cleared by every `TracingGap`."""
 
     def observe(self, event: BackwardEnded | StepTaken | TracingGap) -> Evidence | None:
-        """Return evidence at a step that moved a frozen parameter without a fresh gradient."""
+        """Return evidence at a step that changed a frozen parameter without a new gradient."""
         if isinstance(event, BackwardEnded):
             if event.reached_parameters is not self._latest:
                 self._latest = event.reached_parameters
@@ -67,13 +66,13 @@ class Detector(BaseDetector):
                 return self._evidence(event, event.frozen_changed - received)
         return None
 
-    def _evidence(self, event: StepTaken, moved: Refs) -> Evidence | None:
-        names = sorted(ref.name for ref in moved if ref in self._with_gradient)
+    def _evidence(self, event: StepTaken, changed_refs: Refs) -> Evidence | None:
+        names = sorted(ref.name for ref in changed_refs if ref in self._with_gradient)
         if not names:
             return None
         return Evidence(
-            message=f"{format_count(len(names), 'parameter')} with requires_grad=False got no gradient since the "
-            f"previous update, but this one changed them: {first_few(names)}.",
+            message=f"This update changed {format_count(len(names), 'parameter')} with requires_grad=False that got no "
+            f"gradient since the previous update: {first_few(names)}.",
             location=event.location,
         )
 
@@ -81,8 +80,8 @@ class Detector(BaseDetector):
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to freeze.", hidden=(16,))
-    drifts = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
-    loop.require(drifts, "This optimizer does not move parameters with a zero gradient.", optimizer="momentum")
+    keeps_moving = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
+    loop.require(keeps_moving, "This optimizer does not change parameters with a zero gradient.", optimizer="momentum")
     loop.replace(Piece.ZERO_GRAD, "zero_grad()", "zero_grad(set_to_none=False)")
     loop.pieces[Piece.TRAIN_MODE] += "\nif epoch == 1:\n    model.layers.requires_grad_(False)"
 

@@ -1,32 +1,32 @@
-"""``optimizer.step()`` is never called, although backward fills the gradients again and again.
+"""``optimizer.step()`` is never called, although ``backward()`` computes gradients again and again.
 
 What you see
-    The loss stays at its first value; only batches, dropout and batch normalisation make it vary. With several
-    optimizers one model does not learn, such as the discriminator of a GAN.
+    The loss stays near its first value and varies only from batch to batch. If there are several optimizers, one part
+    does not learn, such as the discriminator of a GAN.
 
 Why it happens
-    Gradients have other uses, so PyTorch does not require a step. ``optimizer.step`` without parentheses is a valid
-    expression that does nothing.
+    PyTorch does not require a step after ``backward()``, because gradients have other uses. ``optimizer.step`` without
+    parentheses is a valid expression that does nothing.
 
 Fix
-    Call ``step()``, with parentheses, after the backward of each update.
+    Call ``step()``, with parentheses, after ``backward()``.
 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
 When this is fine
-    - The step comes later: a window of many batches, a warm-up, a later stage, a GradScaler that skips.
-    - Gradients are only read: saliency, adversarial examples, Fisher information, norms, hooks.
-    - Something else updates the weights: your own code, a library's trainer, a hook in backward, another optimizer.
-    - A script builds the optimizer only to load a checkpoint.
+    - The step follows later: after many accumulated batches, in a later stage, or when a GradScaler stops skipping.
+    - You only read the gradients, for saliency maps, adversarial examples, Fisher information or their norms.
+    - Your own code, a library, a hook or another optimizer updates the weights.
+    - You build the optimizer only to load a checkpoint.
 
 How it is detected
-    At run time, eight backwards must reach parameters that this optimizer alone holds and that do not change. The
-    program's text must not use gradients itself, nor step the optimizer under any name it is passed on by. If other
-    optimizers step, this one must also be cleared or its ``step`` named; otherwise the run must end without a step.
-    Prompts and notebooks are not judged, since the next line may step. An optimizer used only for ``zero_grad()``
-    is reported: use ``model.zero_grad()``. Lint applies the same conditions to one file.
+    In a run, the sanitizer looks for eight backward passes that reach parameters of one optimizer only, without any
+    change of these parameters. It reports the optimizer if the source code neither calls its ``step()`` nor uses
+    gradients itself. If other optimizers step, the source code must also call this optimizer's ``zero_grad()`` or
+    contain its ``step`` without parentheses; otherwise the check waits for the end of the run. Interactive sessions and
+    notebooks are not checked, because the next line may step. The linter applies the same conditions to one file.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -60,25 +60,25 @@ from trueloop.tracing.program_text.step_calls import (
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 THIS_FILE = "this file"
-MIN_BACKWARDS = 8  # as at run time
+MIN_BACKWARDS = 8  # the same number as in a run
 
 
 class Detector(BaseDetector):
-    """Checks in the program's text whether an optimizer that has not stepped after several backwards ever can."""
+    """Checks in the source code whether an optimizer without a step after several backward passes can ever step."""
 
     subscribes_to = (OptimizerCreated, StepMissing, SchedulerStepped, WatchEnded)
 
     def __init__(self) -> None:
         self._built = WeakIdDict[Ref, tuple[SourceLocation | None, str]]()
-        """Where each optimizer was built, and its class."""
+        """Source line that built each optimizer, and the name of its class."""
         self._schedules = set[CodePosition | None]()
-        """Lines that advance schedules of optimizers that have not stepped."""
+        """Lines with a scheduler step while the scheduler's optimizer had not stepped."""
         self._reported = WeakIdDict[Ref, bool]()
         self._undecided = self._stepped = False
         """Whether an optimizer has not stepped for an unknown reason, and whether any optimizer has stepped."""
 
     def observe(self, event: OptimizerCreated | StepMissing | SchedulerStepped | WatchEnded) -> Evidence | None:
-        """Return evidence where nothing in the text can step the optimizer."""
+        """Return evidence where nothing in the source code can step the optimizer."""
         if isinstance(event, StepMissing):
             return self._check_awaited(event)
         if isinstance(event, OptimizerCreated):
@@ -93,50 +93,50 @@ class Detector(BaseDetector):
         if self._reported.get(event.optimizer):
             return None
         self._undecided |= event.watch_ended
-        site, kind = self._built.get(event.optimizer) or (None, "")
+        built, kind = self._built.get(event.optimizer) or (None, "")
         found = None
-        for imports in (False, True):  # most are stepped by the files that are running
+        for imports in (False, True):  # first without imported files: most optimizers are stepped by running files
             texts = event.read_modules(imports)
-            if site is None or uses_gradients(texts):
+            if built is None or uses_gradients(texts):
                 return None
-            tree = texts.get(site.path)
-            target = find_assigned_target(tree, site.line, kind) if tree is not None else None
-            found = find_uses(texts, site.path, target, is_complete=imports) if target is not None else None
-            if not self._is_never_stepped(event, texts, site, found):
+            tree = texts.get(built.path)
+            target = find_assigned_target(tree, built.line, kind) if tree is not None else None
+            found = find_uses(texts, built.path, target, is_complete=imports) if target is not None else None
+            if not self._is_never_stepped(event, texts, built, found):
                 return None
         self._reported.put(event.optimizer, True)
         named = found.uncalled_steps[0] if found and found.uncalled_steps else None
         return Evidence(
-            message=f"{event.backwards} backward passes reached the parameters of {event.optimizer.name}, which has "
-            f"never stepped: {'`step` lacks its parentheses' if named else 'the program never calls its `step()`'}.",
+            message=f"{event.optimizer.name} has never stepped, although {event.backwards} backward passes computed "
+            f"its gradients: {'`step` has no parentheses' if named else 'the program never calls its `step()`'}.",
             location=SourceLocation(named[0], named[1].lineno) if named else event.location,
-            related=((site, "the optimizer was built here"),),
+            related=((built, "the optimizer was built here"),),
             first_update=0,
         )
 
     def _is_never_stepped(
         self, event: StepMissing, texts: Trees, built: SourceLocation, found: OptimizerUses | None
     ) -> bool:
-        """Return whether nothing can step it: under its name where it has one, else because nothing steps at all."""
+        """Return whether no code can step the optimizer; if it has no name, whether no code steps any optimizer."""
         in_use = found is not None and (found.cleared or bool(found.uncalled_steps))
         if not event.watch_ended:
             return found is not None and in_use and not found.is_attribute
         if not event.called_by_user or (event.update and not in_use):
             return False
         advanced = {
-            (place.source_location.path, place.source_location.line) for place in self._schedules if place is not None
+            (line.source_location.path, line.source_location.line) for line in self._schedules if line is not None
         }
         return found is not None or (built.path in texts and advanced.issuperset(find_step_lines(texts)))
 
     def inconclusive(self) -> str:
-        """Return a reason where an optimizer has not stepped, but perhaps should have."""
+        """Return a reason where an optimizer has not stepped and perhaps should have stepped."""
         if not self._stepped:
             return "no optimizer stepped"
         return "an optimizer has not stepped, and it is not certain that it should have" if self._undecided else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the backward that lacks a step after it, or the expression that names ``step`` without calling it."""
+    """Yield the backward pass without a step after it, or the ``step`` without parentheses."""
     texts = {THIS_FILE: source.tree}
     creations = [each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
     for built in creations:
@@ -151,9 +151,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not found.cleared and not found.uncalled_steps and not schedules.issuperset(find_step_lines(texts)):
             continue
         named = found.uncalled_steps[0][1] if found.uncalled_steps else None
-        never = f"`{target.id}.step()` is never called, although this backward fills its gradients."
+        never = f"`{target.id}.step()` is never called, although this line computes its gradients."
         yield Hit(
-            message=f"`{source.text.segment(named)}` is not called: it lacks its parentheses." if named else never,
+            message=f"`{source.text.segment(named)}` does nothing: it has no parentheses." if named else never,
             node=named or backward.node,
             related=((built.node, "the optimizer was built here"),),
             fix=_add_parentheses(source, named)
@@ -171,7 +171,7 @@ def _variable_of(built: Op) -> ast.Name | None:
 
 
 def _first_backward(source: SourceFile, built: Op, creations: list[Op]) -> Op | None:
-    """Return the first backward in a loop that reaches the parameters of this optimizer and of no other."""
+    """Return the first backward pass in a loop that reaches the parameters of this optimizer only."""
     optimizer = built.subject
     if MANAGED in optimizer.facts or not optimizer.models():
         return None
@@ -198,7 +198,7 @@ def _add_parentheses(source: SourceFile, named: ast.Attribute) -> Fix:
 
 
 def _insert_step(source: SourceFile, backward: Op, name: str, *, cleared: bool) -> Fix | None:
-    """Return the fix: a step after the backward, and a ``zero_grad()`` where there is none."""
+    """Return the fix that inserts a step after the backward pass, and a ``zero_grad()`` where there is none."""
     clips = [
         each
         for each in source.ops(OpKind.CLIP_GRADIENTS)
@@ -242,7 +242,7 @@ FAILURE = Failure(
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(BAD, {"loss.backward()": "loss.backward()\n    optimizer.step()"}),
-    fix="Call optimizer.step() after the backward of each update.",
+    fix="Call optimizer.step() after backward().",
     rule=RULE,
     detector=Detector,
     inject=inject,

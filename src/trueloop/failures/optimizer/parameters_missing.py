@@ -1,12 +1,12 @@
-"""A part of the model gets gradients, but no optimizer holds its parameters.
+"""A part of the model gets gradients, but its parameters are in no optimizer.
 
 What you see
-    Some layers keep their initial weights. The rest learns around them, so the loss falls, only not as far. Often
-    it is a head that was added after the optimizer was built.
+    Some layers keep their initial weights. The other layers still learn, so the loss falls, but less than it could.
+    Often the layer that does not learn was added after the optimizer was built.
 
 Why it happens
-    ``backward()`` fills ``.grad`` of every leaf it reaches; an optimizer updates only the parameters it was given.
-    PyTorch does not compare the two sets.
+    ``backward()`` computes the gradients of all parameters that the loss depends on. An optimizer updates only the
+    parameters that were passed to it. PyTorch does not check whether some parameters are missing.
 
 Fix
     Build the optimizer after the model is complete, or add the new parameters to it.
@@ -17,20 +17,21 @@ Fix
         # or, for an optimizer that exists already:
         optimizer.add_param_group({"params": list(head.parameters())})
 
-    Freeze what should stay fixed with ``requires_grad_(False)``; that saves its gradients too.
+    If a layer should not be trained, freeze it with ``layer.requires_grad_(False)``. This also saves time and memory.
 
 When this is fine
-    - The first layers are a backbone that is not trained, without ``requires_grad_(False)``.
-    - Only a small part is trained on purpose: biases, a prompt, adapters, one stage at a time.
-    - The parameters are updated by hand, or by an optimizer that has not stepped yet.
-    - Discriminators, perceptual losses and teachers, which are separate models.
-    - The gradients are only read.
+    - You do not train the first layers of a pretrained model on purpose, without ``requires_grad_(False)``.
+    - You train only a small part of the model on purpose, such as biases, a prompt or adapters.
+    - You update the parameters by hand, or with an optimizer that has not made a step yet.
+    - The parameters belong to a separate model, such as a discriminator, a perceptual loss or a teacher.
+    - You need the gradients for something else, such as a plot of their norms, and do not train the parameters.
 
 How it is detected
-    At run time, for a model most of whose parameters are in optimizers: other parameters, and not just its first
-    layers, got gradients in at least four updates, are in no optimizer ever built, and kept their values. Lint
-    reports a layer that is added after the optimizer was built, or one after the updated layers that no optimizer
-    in the file holds. A last layer fixed on purpose that still requires gradients is reported too, hence a warning.
+    In a run, the sanitizer reports parameters that got gradients in at least four updates, did not change, and were
+    never in an optimizer. Most parameters of the model must be in optimizers, and the reported ones must not be only
+    the first layers. The linter reports a layer that is added after the optimizer was built, or a later layer of the
+    model whose parameters are in no optimizer of the file. A last layer that is fixed on purpose but still requires
+    gradients is reported too, so this is a warning.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -64,38 +65,41 @@ from trueloop.tracing.events import (
 from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 4  # with unused gradients; by then all other optimizers have been built and have stepped
+MIN_UPDATES = 4  # updates with unused gradients, after which all other optimizers have been built and have stepped
 
 
 @dataclass(slots=True)
 class _ModelState:
-    """The state of one model that was called."""
+    """The parameters of one model that was called."""
 
     parameters: Refs
     order: dict[str, int]
-    unheld: Refs | None = None
-    """Parameters that no optimizer holds; None = not computed yet."""
+    """Parameter name -> index of the parameter in the model."""
+    not_in_optimizers: Refs | None = None
+    """Parameters that are in no optimizer; None = not computed yet."""
     missing: Refs = NO_REFS
+    """Parameters that are in no optimizer and got gradients in the latest update."""
     updates: int = 0
+    """Number of successive updates with missing parameters."""
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
-    """A few numbers of each missing parameter, to notice changes."""
+    """A few values of each missing parameter, to detect changes."""
     changed: bool = False
 
     def index_of(self, parameter: Ref) -> int:
-        """Return the index of a parameter in the model; -1 = it has another name."""
+        """Return the index of a parameter in the model; -1 if it has another name there."""
         return self.order.get(local_name(self.order, parameter.name), -1)
 
 
 class Detector(BaseDetector):
-    """Compares the parameters that get gradients with those that optimizers hold."""
+    """Compares the parameters that get gradients with the parameters in optimizers."""
 
     subscribes_to = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _ModelState]()
-        self._all_held = False
+        self._all_in_optimizers = False
         """Whether every parameter of every model is in an optimizer."""
-        self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._in_optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._groups = WeakIdDict[Ref, Refs]()
         self._built = WeakIdDict[Ref, CodePosition | None]()
         self._received: Refs = NO_REFS
@@ -105,7 +109,7 @@ class Detector(BaseDetector):
     def observe(
         self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | TracingGap
     ) -> Evidence | None:
-        """Return evidence at a step that leaves out some of a model's parameters."""
+        """Return evidence at a step that does not update some of a model's parameters."""
         if isinstance(event, StepTaken):
             return self._observe_step(event)
         if isinstance(event, ModelCalled):
@@ -123,20 +127,20 @@ class Detector(BaseDetector):
     def _record_optimizer(self, optimizer: Ref, parameters: Refs) -> None:
         if self._groups.get(optimizer) is not parameters:
             self._groups.put(optimizer, parameters)
-            self._held.update(parameters)
-            self._all_held = False
+            self._in_optimizers.update(parameters)
+            self._all_in_optimizers = False
             for state in self._models.values():
-                state.unheld = None
+                state.not_in_optimizers = None
 
     def _observe_call(self, event: ModelCalled) -> None:
         state = self._models.get(event.model)
         if state is None or state.parameters is not event.parameters:
             order = {
-                name: place
-                for place, (name, _) in enumerate(event.live_module.named_parameters(remove_duplicate=False))
+                name: index
+                for index, (name, _) in enumerate(event.live_module.named_parameters(remove_duplicate=False))
             }
             state = self._models.put(event.model, _ModelState(event.parameters, order))
-            self._all_held = False
+            self._all_in_optimizers = False
         if state.missing and not state.changed:
             values = snapshot_parameters(event.live_module, {ref.name for ref in state.missing})
             state.changed = any(state.values.get(name, value) != value for name, value in values.items())
@@ -145,18 +149,18 @@ class Detector(BaseDetector):
     def _observe_step(self, event: StepTaken) -> Evidence | None:
         self._record_optimizer(event.optimizer, event.parameters)
         received, self._received = self._received, NO_REFS
-        if self._all_held:  # the usual case
+        if self._all_in_optimizers:  # the usual case
             return None
-        self._all_held = True
+        self._all_in_optimizers = True
         for model, state in self._models.items():
-            if state.unheld is None:
-                state.unheld = state.parameters.difference(self._held)
-            if not state.unheld and not state.missing:
+            if state.not_in_optimizers is None:
+                state.not_in_optimizers = state.parameters.difference(self._in_optimizers)
+            if not state.not_in_optimizers and not state.missing:
                 continue
-            self._all_held = False
+            self._all_in_optimizers = False
             if state.changed or not received or event.with_gradient.isdisjoint(state.parameters):
                 continue
-            missing = received & state.unheld
+            missing = received & state.not_in_optimizers
             if not missing:
                 state.missing, state.updates = NO_REFS, 0
                 continue
@@ -172,8 +176,8 @@ class Detector(BaseDetector):
         return None
 
     def _is_certain(self, event: StepTaken, state: _ModelState) -> bool:
-        """Return True if most parameters are updated, some before the missing ones, and all of them are known."""
-        stepped = state.parameters.intersection(self._held)
+        """Return True if most parameters of the model are updated, and some of them precede the missing ones."""
+        stepped = state.parameters.intersection(self._in_optimizers)
         first = min((state.index_of(ref) for ref in event.with_gradient & state.parameters), default=-1)
         last_missing = max(state.index_of(ref) for ref in state.missing)
         in_models = NO_REFS.union(*(other.parameters for other in self._models.values()))
@@ -182,19 +186,19 @@ class Detector(BaseDetector):
 
     def _evidence(self, event: StepTaken, model: Ref, state: _ModelState) -> Evidence:
         names = sorted(ref.name for ref in state.missing)
-        built, words, place = self._built.get(event.optimizer), "the optimizer was built here", event.location
-        if built is not None and place == self._backward_at:  # `trainer.fit(...)` runs a library's loop
-            built, words, place = place, "this call steps it", built
+        other, label, location = self._built.get(event.optimizer), "the optimizer was built here", event.location
+        if other is not None and location == self._backward_at:  # `trainer.fit(...)` runs a library's loop
+            other, label, location = location, "the optimizer steps in this call", other
         return Evidence(
             message=f"{format_count(len(names), 'parameter')} of {model.name} got gradients in {state.updates} "
-            f"updates, but are in no optimizer and did not change: {first_few(names)}.",
-            location=place,
-            related=((built, words),) if built is not None else (),
+            f"updates but did not change, because no optimizer contains them: {first_few(names)}.",
+            location=location,
+            related=((other, label),) if other is not None else (),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the first step of an optimizer that leaves out a layer of its model."""
+    """Yield the first step of an optimizer that does not contain a layer of its model."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
@@ -202,16 +206,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for change in late_layers(source, creation):
             if not change.replaces:
                 yield Hit(
-                    message=f"`{source.text.segment(change.step.node)}` leaves out a layer that was added after "
-                    "the optimizer was built: no optimizer holds its parameters.",
+                    message=f"`{source.text.segment(change.step.node)}` does not update a layer that was added after "
+                    "the optimizer was built: its parameters are in no optimizer.",
                     node=change.step.node,
                     related=(built, (change.operation.node, "added here")),
                     fix=create_later_fix(source, creation, change.operation),
                 )
         for omission in unoptimized_layers(source, creation):
             yield Hit(
-                message=f"`{source.text.segment(omission.step.node)}` leaves out a layer that gets gradients: no "
-                "optimizer holds its parameters.",
+                message=f"`{source.text.segment(omission.step.node)}` does not update a layer that gets gradients: its "
+                "parameters are in no optimizer.",
                 node=omission.step.node,
                 related=(built, (omission.layer.node, "the layer that is never updated")),
             )

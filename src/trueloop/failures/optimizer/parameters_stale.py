@@ -1,30 +1,29 @@
 """The optimizer updates parameters that the model no longer has.
 
 What you see
-    The loss does not move at all, or a replaced layer never learns. Every line of the training loop is there.
+    The loss does not change at all, or a replaced layer never learns, although the training loop is complete.
 
 Why it happens
-    An optimizer keeps the tensors it was given. Building the model again, replacing a layer, re-assigning a
-    parameter or copying a model back makes new tensors. The old ones get no gradients, and a step without gradients
-    does nothing.
+    An optimizer updates the tensors that were passed to it. If you build the model again, replace a layer, assign a new
+    parameter or copy a model, the model gets new tensors. The old tensors get no gradients, so the step does nothing.
 
 Fix
-    Build the optimizer after the last change of the model. To restore weights, use ``load_state_dict``, which
-    changes the tensors that the optimizer holds.
+    Build the optimizer after the last change of the model. To restore weights, use ``load_state_dict``, which changes
+    the values in the existing tensors.
 
         model.fc = nn.Linear(16, 5)
         optimizer = torch.optim.Adam(model.parameters())  # after the change
 
 When this is fine
-    - Some heads are used later, or the optimizer belongs to a model that is not trained at the moment.
-    - Gradients are assigned by hand (meta-learning, evolution strategies, master weights).
-    - Parameters live outside any module, or in averaged copies.
+    - Some layers are used later, or the optimizer belongs to a model that is not trained at the moment.
+    - You assign gradients by hand (meta-learning, evolution strategies, float32 copies of the weights).
+    - The parameters belong to no module, or to an averaged copy of the model.
 
 How it is detected
-    At run time both halves must be there: parameters of a called model get gradients, are in no optimizer and keep
-    their values; meanwhile an optimizer steps parameters that are in no called model, had no gradient or a used
-    one, and got none from any backward, three steps in a row. Lint reports a layer, a parameter or a model that is
-    replaced after the optimizer was built, where no optimizer is built over the new one.
+    In a run, the sanitizer reports an optimizer if two things are true in three successive steps: some of its
+    parameters belong to no model that is called and get no gradients, and parameters of a called model get gradients,
+    are in no optimizer and do not change. The linter reports a layer, a parameter or a model that is replaced after the
+    optimizer was built, if no new optimizer is built for it.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -41,7 +40,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.formatting import first_few, format_count
+from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import (
@@ -66,7 +65,7 @@ class _CalledModel:
 
     parameters: Refs
     update: int
-    """Updates made before its latest call."""
+    """Number of updates before the latest call of the model."""
 
 
 class Detector(BaseDetector):
@@ -77,12 +76,12 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _CalledModel]()
         self._latest: Refs = NO_REFS
-        """Parameters of the model called last."""
+        """Parameters of the model that was called last."""
         self._steps = WeakIdDict[Ref, list[int]]()
-        """Updates made before the two latest steps of each optimizer."""
+        """Number of updates before each of the two latest steps of an optimizer."""
         self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
-        self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Optimizer -> parameters that got gradients since its latest step; cleared by every `TracingGap`."""
+        self._in_optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
         self._missing: Refs = NO_REFS
@@ -93,7 +92,7 @@ class Detector(BaseDetector):
     def observe(
         self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | TracingGap
     ) -> Evidence | None:
-        """Return evidence at the third step of an optimizer that holds parameters of no model."""
+        """Return evidence at the third step of an optimizer with parameters that belong to no called model."""
         if isinstance(event, StepTaken):
             return self._observe_step(event)
         if isinstance(event, ModelCalled):
@@ -102,7 +101,7 @@ class Detector(BaseDetector):
             for optimizer, received in self._since.items():
                 self._since[optimizer] = received | event.reached_parameters if received else event.reached_parameters
         elif isinstance(event, OptimizerCreated):
-            self._held.update(event.parameters)
+            self._in_optimizers.update(event.parameters)
             self._built[event.optimizer] = event.location
         else:
             self._since.clear()
@@ -134,9 +133,9 @@ class Detector(BaseDetector):
         in_models = NO_REFS.union(*(each.parameters for each in self._models.values() if each.update >= since))
         if event.parameters <= in_models or optimizer in self._reported:
             return None
-        self._held.update(event.parameters)
+        self._in_optimizers.update(event.parameters)
         stale = event.parameters - in_models - (event.with_gradient - event.already_used) - received
-        self._missing = (received & in_models).difference(self._held)
+        self._missing = (received & in_models).difference(self._in_optimizers)
         missing = frozenset(each for each in self._missing if each.name not in self._changed)
         before, times = self._stale.get(optimizer, (NO_REFS, 0))
         if not stale or not missing:
@@ -151,24 +150,24 @@ class Detector(BaseDetector):
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
         built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
-            message=f"{format_count(len(stale), 'parameter')} of the {len(event.parameters)} in this "
-            f"{event.optimizer.kind} belong to no model that is called and get no gradients; {first_few(names)} of "
-            "the model got gradients, but are in no optimizer and did not change.",
+            message=f"{len(stale)} of the {len(event.parameters)} parameters of this {event.optimizer.kind} belong to "
+            f"no model that is called and get no gradients. Meanwhile {first_few(names)} of the model got gradients, "
+            "but are in no optimizer and did not change.",
             location=event.location,
             related=((built, "the optimizer was built here"),) if built is not None else (),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the first step of an optimizer whose model, or a layer of it, was replaced after it was built."""
+    """Yield the first step of an optimizer after its model or a layer was replaced."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
         for change in late_layers(source, creation):
             if change.replaces:
                 yield Hit(
-                    message=f"`{source.text.segment(change.step.node)}` updates an old layer: it was replaced after "
-                    "the optimizer was built.",
+                    message=f"`{source.text.segment(change.step.node)}` updates a layer that the model no longer has: "
+                    "it was replaced after the optimizer was built.",
                     node=change.step.node,
                     related=((creation.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
                     fix=create_later_fix(source, creation, change.operation),
@@ -177,11 +176,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
-    """Yield steps of one model after backwards through another model of the same class that nothing updates."""
+    """Yield steps of one model after backward passes through another model of the same class that is never updated."""
     optimizer, since = creation.subject, creation.index
-    held = optimizer.models()
+    optimized = optimizer.models()
     run = [each for each in source.operations if each.entry_point == creation.entry_point]
-    if not held or MANAGED in optimizer.facts or any(_sets_by_hand(each) for each in run):
+    if not optimized or MANAGED in optimizer.facts or any(_sets_by_hand(each) for each in run):
         return
     others = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
     for step in run:
@@ -189,15 +188,16 @@ def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
             continue
         between = [each for each in run if since < each.index < step.index]
         roots, since = [each.subject for each in between if each.kind is OpKind.BACKWARD], step.index
-        called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_alias(one) for each in between for one in held)
+        calls = [each.subject for each in between if each.kind is OpKind.MODEL_CALL]
+        called = any(each.may_alias(one) for each in calls for one in optimized)
         through = [_models_of(each) for each in roots]
         models = [each for found in through for each in found]
-        same_class = all(through) and any(each.name and each.name == one.name for each in models for one in held)
+        same_class = all(through) and any(each.name and each.name == one.name for each in models for one in optimized)
         if called or not same_class or any(one.covers(each) or each.covers(one) for each in models for one in others):
             continue
         if not any(source.escapes(each, run) for each in (optimizer, *models)):
             yield Hit(
-                message=f"`{source.text.segment(step.node)}` updates a model that this loss was not computed with.",
+                message=f"`{source.text.segment(step.node)}` updates a model that was not used to compute the loss.",
                 node=step.node,
                 related=((creation.node, "the optimizer was built here"),),
             )

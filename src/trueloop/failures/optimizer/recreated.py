@@ -1,11 +1,11 @@
-"""The same optimizer is built again and again, and every time its moment estimates are lost.
+"""The same optimizer is built again and again, and each time its momentum and running averages are lost.
 
 What you see
-    The loss jumps at the start of each epoch, then recovers. Adam takes its largest steps, the first ones, again
-    and again.
+    The loss jumps at the start of each epoch and then recovers. Adam repeats its large first steps.
 
 Why it happens
-    Building an optimizer is an ordinary call. Inside a function that trains one epoch it looks natural.
+    The optimizer is built inside the loop over epochs, or in a function that trains one epoch. A new optimizer is
+    valid, but has lost the averages of previous gradients.
 
 Fix
     Build the optimizer once, before the loop. To change the learning rate, use a scheduler or set ``group["lr"]``.
@@ -15,17 +15,17 @@ Fix
             train_one_epoch(model, optimizer, loader)
 
 When this is fine
-    - Each stage trains other parameters, or at another learning rate.
-    - Folds, sweeps and restarts build a new model or load weights.
-    - Tasks or clients have data of their own; inner loops work on copies of the model.
-    - Plain SGD has no state to lose, and LBFGS may be restarted.
+    - Each stage trains other parameters, or has another learning rate.
+    - A new model is built or weights are loaded before, as in cross-validation or a hyperparameter search.
+    - Each task or client has its own data, or an inner loop trains copies of the model.
+    - You use SGD without momentum, which has no state, or LBFGS.
 
 How it is detected
-    At run time: one line has built three or more optimizers with moments, over the same parameters and at the same
-    rate, each after the previous one was stepped, with at most one pass over the same loader between them and no
-    weights loaded. Lint reports a loop whose every iteration builds the same optimizer over the same model and
-    makes at most one pass over a loader from outside the loop. A method that restarts its averages every epoch on
-    purpose is reported too, hence a warning.
+    In a run, the sanitizer reports a line that has built three or more optimizers with momentum or running averages,
+    for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
+    them and no weights were loaded. The linter reports a loop that builds the same optimizer for the same model in each
+    iteration and iterates over a loader at most once. A program that resets the averages in every epoch on purpose is
+    reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -59,16 +59,17 @@ MAX_LINES = 64
 
 @dataclass(slots=True)
 class _OptimizerLine:
-    """The latest optimizer that one line built, and what happened since."""
+    """The latest optimizer that one line built, and its use since then."""
 
     optimizer: Ref
     passes: dict[Ref, int] = field(default_factory=dict[Ref, int])
-    """Number of passes over each loader that began since."""
+    """Loader -> number of passes that began since the optimizer was built."""
     trained_by: set[Ref | None] = field(default_factory=set[Ref | None])
+    """Loaders of the batches with a backward pass since the optimizer was built."""
     rates: tuple[float, ...] = ()
     loaded: bool = False
     before: tuple[Ref, tuple[float, ...]] | None = None
-    """Loader and learning rates of the previous optimizer built by this line."""
+    """Loader and learning rates of the previous optimizer that this line built."""
     times: int = 1
 
 
@@ -118,9 +119,9 @@ class Detector(BaseDetector):
             return None
         self._reported.add(key)
         return Evidence(
-            message=f"This line has built {new.times} {event.kind} optimizers over the same "
+            message=f"This line has built {new.times} {event.kind} optimizers for the same "
             f"{len(event.parameters)} parameters, each after at most one pass over the data: "
-            "its moment estimates start at zero every time.",
+            "the momentum or running averages start at zero each time.",
             location=event.location,
         )
 
@@ -129,11 +130,11 @@ WITH_MOMENTS: Final = frozenset(
     ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop")
 )
 RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_state"))
-"""Methods that may restart a training."""
+"""Methods that may start a new training."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield optimizers with moments that every iteration of a loop builds over one model, for at most one pass."""
+    """Yield each optimizer with moments that every iteration of a loop builds for one model and at most one pass."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER or not creation.loops or not _has_moments(creation.subject):
             continue
@@ -149,7 +150,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if is_repeated and _makes_one_pass(source, creation, loop) and not _restarts(source, creation, loop, models):
             yield Hit(
                 message=f"Every iteration of the loop builds a new {creation.subject.name.rpartition('.')[2]}: "
-                "its moment estimates start at zero every time.",
+                "the momentum or running averages start at zero each time.",
                 node=creation.node,
                 fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop"),
             )
@@ -162,7 +163,7 @@ def _has_moments(optimizer: AbstractValue) -> bool:
 
 
 def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
-    """Return True where none of its arguments can change from one iteration to the next."""
+    """Return True where no argument of the optimizer can change from one iteration to the next."""
     first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
     names = names_in(first) - assigned_names(first)
     return not names & varying_names(creation, loop) and all(

@@ -1,31 +1,31 @@
-"""An optimizer setting such as ``optimizer.lr`` is assigned where the optimizer does not read it.
+"""A setting such as ``optimizer.lr`` is assigned, but the optimizer does not read this attribute.
 
 What you see
-    The learning rate that the program sets, and perhaps logs, is not the one it trains with: a decay, a warm-up or
-    a changed weight decay has no effect on the results.
+    A learning rate decay, a warm-up or a new weight decay that the program sets has no effect.
 
 Why it happens
-    PyTorch reads ``optimizer.param_groups`` only. Python lets you add the attribute ``optimizer.lr`` to any object;
-    ``optimizer.defaults["lr"]`` is for groups added later; ``optimizer.state_dict()`` returns copies of the groups,
-    which are discarded. In some other libraries the first one works.
+    A PyTorch optimizer reads its settings only from ``optimizer.param_groups``. ``optimizer.lr = ...`` creates a new
+    attribute that nothing reads. ``optimizer.defaults["lr"]`` is used only for parameter groups that are added later.
+    ``optimizer.state_dict()`` returns copies of the groups, so changing them does not change the optimizer.
 
 Fix
-    Set the value in every group, or use a scheduler.
+    Set the value in every parameter group, or use a scheduler.
 
         optimizer.lr = 1e-4         # wrong: nothing reads this attribute
         for group in optimizer.param_groups:
             group["lr"] = 1e-4      # right
 
 When this is fine
-    - The optimizer is your own class or another library's, and has an attribute of that name.
-    - A state_dict is changed and loaded back.
-    - The defaults are for groups that ``add_param_group`` makes, or for another optimizer.
-    - The program reads the attribute itself, or copies it to the groups.
+    - The optimizer is your own class or comes from another library, and reads this attribute.
+    - You change a state_dict and then load it into the optimizer.
+    - You change the defaults before you call ``add_param_group`` or build another optimizer from them.
+    - Your program reads the attribute itself, or copies it to the groups.
 
 How it is detected
-    Lint reports it where the text shows a PyTorch optimizer or scheduler, and nothing in the file reads that
-    attribute of an optimizer or sets that item in a group. At run time, the attribute must differ from the groups
-    at two starts of a loader with steps in between, under the same condition for all files of the program.
+    The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
+    the file reads this attribute of an optimizer or sets this value in a parameter group. In a run, the sanitizer
+    reports an attribute that differs from the parameter groups at the starts of two epochs with steps in between, if
+    nothing in any file of the program reads it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -55,10 +55,10 @@ class Detector(BaseDetector):
     subscribes_to = (IneffectiveOptimizerAttribute,)
 
     def observe(self, event: IneffectiveOptimizerAttribute) -> Evidence:
-        """Return evidence for each such attribute."""
+        """Return evidence for each attribute that nothing reads."""
         return Evidence(
             message=f"`optimizer.{event.attribute} = {event.attribute_value}` has no effect: this "
-            f"{event.optimizer.kind} reads its param_groups, where {event.attribute} is {event.group_value}.",
+            f"{event.optimizer.kind} reads only its param_groups, in which {event.attribute} is {event.group_value}.",
             location=event.assigned_at,
             dedup_key=(event.optimizer.kind, event.attribute),
         )
@@ -89,15 +89,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 REASONS = {
-    "attribute": "PyTorch optimizers read their param_groups, not this attribute",
-    "schedule": "PyTorch schedulers set the param_groups of the optimizer and do not read this attribute",
-    "defaults": "the defaults are only for groups that are added later",
-    "state": "state_dict() returns copies of the groups, and this one is discarded",
+    "attribute": "a PyTorch optimizer reads only its param_groups, not this attribute",
+    "schedule": "a PyTorch scheduler sets the param_groups of the optimizer and does not read this attribute",
+    "defaults": "the defaults are used only for parameter groups that are added later",
+    "state": "state_dict() returns copies of the parameter groups, and this copy is discarded",
 }
 
 
 def _target_kind(assignment: Op) -> str:
-    """Return how an assignment misses the groups of a PyTorch optimizer; "" where it does not, or may not."""
+    """Return the key of `REASONS` for an assignment that has no effect; "" where it has or may have an effect."""
     target, owner = assignment.node, _owner(assignment)
     if not _is_from_pytorch(owner):
         return ""
@@ -118,7 +118,7 @@ def _target_kind(assignment: Op) -> str:
 
 
 def _owner(assignment: Op) -> AbstractValue:
-    """Return the optimizer or the scheduler that an assignment changes, as far as the text shows."""
+    """Return the optimizer or the scheduler that an assignment changes."""
     subject = assignment.subject
     if assignment.kind is OpKind.SET_ATTRIBUTE:
         return subject
@@ -131,10 +131,10 @@ def _owner(assignment: Op) -> AbstractValue:
 
 
 def _is_from_pytorch(owner: AbstractValue) -> bool:
-    ways = list(owner.alternatives())
+    alternatives = list(owner.alternatives())
     package = {ValueKind.OPTIMIZER: "torch.optim", ValueKind.SCHEDULER: "torch.optim.lr_scheduler"}.get(owner.kind)
     plain = package is not None and MANAGED not in owner.facts
-    return plain and all(each.name.rpartition(".")[0] == package for each in ways)
+    return plain and all(each.name.rpartition(".")[0] == package for each in alternatives)
 
 
 def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
@@ -156,14 +156,16 @@ def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
 def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
     """Return True where the defaults may be used, for a new group or another optimizer."""
     statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
-    mine = [s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))]
-    within = {id(each) for statement in mine for each in ast.walk(statement)}
+    own_statements = [
+        s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))
+    ]
+    within = {id(each) for statement in own_statements for each in ast.walk(statement)}
     named = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in within)
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in named)
 
 
 def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
-    """Return the fix: the same assignment in every group."""
+    """Return the fix that makes the same assignment in every group."""
     statement, target = assignment.statement, assignment.node
     of_optimizer = _owner(assignment).kind is ValueKind.OPTIMIZER and not isinstance(statement, ast.AugAssign)
     if not isinstance(statement, ast.Assign) or statement.targets != [target] or not of_optimizer:
@@ -176,7 +178,9 @@ def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
     lines = f'for group in {dotted_name(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '
     value = source.text.segment(statement.value)
     return Fix(
-        (source.text.replace(statement, lines + value),), safe=False, description="Set it in optimizer.param_groups"
+        (source.text.replace(statement, lines + value),),
+        safe=False,
+        description="Set the value in optimizer.param_groups",
     )
 
 
@@ -226,7 +230,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Set it in every group of optimizer.param_groups, or use a scheduler.",
+    fix="Set the value in every group of optimizer.param_groups, or use a scheduler.",
     rule=RULE,
     detector=Detector,
 )

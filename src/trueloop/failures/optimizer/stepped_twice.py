@@ -1,15 +1,15 @@
 """``optimizer.step()`` uses gradients that an earlier step has already used.
 
 What you see
-    The run behaves as with too high a learning rate: the loss falls faster at first, then stops falling. With two
-    optimizers one part of the model is unstable. Adam's averages count one batch twice.
+    Training behaves as with a learning rate that is too high: the loss falls faster at first and then stops falling. If
+    two optimizers share a part of the model, this part is unstable.
 
 Why it happens
-    A step leaves the gradients in place, and a second one uses them again. Often one step is in a helper or in
-    ``scaler.step(optimizer)`` and another in the loop, or two optimizers share an encoder.
+    A step does not clear the gradients, so a second step uses them again. Often one step is in a helper function or in
+    ``scaler.step(optimizer)`` and another one in the loop, or two optimizers share some parameters.
 
 Fix
-    Step once per update. Give shared parameters to one optimizer only, or clear and run backward between the steps.
+    Step once per update. Pass shared parameters to one optimizer only, or compute new gradients between the steps.
 
         loss.backward()
         optimizer.step()
@@ -17,16 +17,16 @@ Fix
         optimizer.zero_grad()
 
 When this is fine
-    - A backward, ``zero_grad()`` or a change by hand between the steps makes it another gradient.
-    - A gradient that is zero everywhere changes nothing; some programs use it to initialise the optimizer's state.
-    - A step with a closure computes new gradients.
-    - Two optimizers share a gradient on purpose: silence the finding on that line.
+    - You call ``backward()`` or ``zero_grad()``, or change the gradients by hand, between the two steps.
+    - All gradients are zero, for example to initialise the state of the optimizer.
+    - You pass a closure to ``step()``, which computes new gradients.
+    - Two optimizers use the same gradients on purpose. Then ignore the finding in this line.
 
 How it is detected
-    At run time, at the second time that a line does it: the step used gradients that are not zero, were used
-    before, and that nothing changed since. Frozen parameters with an old gradient are OPT003, parameters of no
-    called model OPT002. Lint reports two steps of one optimizer in the same iteration of a loop with nothing
-    between them that could change the gradients.
+    In a run, the sanitizer reports a line that twice made a step with gradients that an earlier step had used and that
+    have not changed since. Gradients of zero do not count. The linter reports two steps of one optimizer in the same
+    iteration of a loop with nothing between them that can change the gradients. Frozen parameters with an old gradient
+    are reported as OPT003, and parameters that the model no longer has as OPT002.
 
 References
     Optimizer.step, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.step.html
@@ -52,8 +52,8 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_TIMES: Final = 2  # once might be a probe
-MAX_STEPS: Final = 4  # latest steps to remember: two rounds of two optimizers
+MIN_TIMES: Final = 2  # a single time may be an experiment
+MAX_STEPS: Final = 4  # number of latest steps to record: two updates with two optimizers
 RESETTING: Final = (
     OpKind.ESCAPE,
     OpKind.BACKWARD,
@@ -67,14 +67,14 @@ RESETTING: Final = (
 
 
 class Detector(BaseDetector):
-    """Counts the steps at each line that use already used gradients."""
+    """Counts, for each line, the steps with gradients that an earlier step has already used."""
 
     subscribes_to = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
         self._repeats: Counter[CodePosition | None] = Counter()
         self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=MAX_STEPS)
-        """Parameters and the norms of their gradients at the latest steps."""
+        """Parameters and the norms of their gradients for each of the latest steps."""
         self._models = WeakIdDict[Any, Refs]()
         """Parameters of each model that was called and still exists."""
 
@@ -84,25 +84,25 @@ class Detector(BaseDetector):
             if self._models.get(event.live_module) is not event.parameters:
                 self._models.put(event.live_module, event.parameters)
             return None
-        moved = (
+        reused = (
             event.already_used - event.zero_gradients - event.frozen
             if event.already_used and not event.closure
             else NO_REFS
         )
-        if moved and event.parameter_norms:
-            moved -= self._changed_gradients(event)
-        if moved:
+        if reused and event.parameter_norms:
+            reused -= self._changed_gradients(event)
+        if reused:
             called = NO_REFS.union(*self._models.values())
-            moved &= called if called & event.parameters else moved  # parameters of no model: OPT002
+            reused &= called if called & event.parameters else reused  # OPT002 reports parameters of no model
         self._latest.append((event.norm_parameters, event.parameter_norms))
-        if not moved:
+        if not reused:
             return None
         self._repeats[event.location] += 1
         if self._repeats[event.location] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"`{event.optimizer.kind}.step()` used {format_count(len(moved), 'gradient')} that an earlier "
-            f"step had already used, {self._repeats[event.location]} times.",
+            message=f"{self._repeats[event.location]} times `{event.optimizer.kind}.step()` used gradients that an "
+            f"earlier step had already used, the last time {format_count(len(reused), 'gradient')}.",
             location=event.location,
             related=((event.already_used_at, "the earlier step"),) if event.already_used_at else (),
         )
@@ -147,7 +147,7 @@ def _is_plain_step(step: Op) -> bool:
 
 
 def _remove_step(source: SourceFile, step: Op) -> Fix | None:
-    """Return the fix: remove the line."""
+    """Return the fix that removes the line."""
     removal = None if step.inputs else source.remove_statement(step)
     return Fix((removal,), safe=False, description="Step once") if removal else None
 
@@ -183,7 +183,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"optimizer.step()\n    optimizer.zero_grad()": "optimizer.zero_grad()"}),
-    fix="Step once per update, and give shared parameters to one optimizer only.",
+    fix="Step once per update, and pass shared parameters to one optimizer only.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,16 +1,15 @@
 """Gradients are clipped while they are still multiplied by GradScaler's factor.
 
 What you see
-    With float16 mixed precision, training is as slow as with a tiny learning rate; without it the same settings
-    work.
+    With float16 mixed precision the loss falls as slowly as with a tiny learning rate. In float32 training works.
 
 Why it happens
-    GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients inside
-    ``scaler.step``. Clipping before that sees a norm 65536 times too large, cuts it to the limit, and the result is
-    divided by 65536.
+    GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients by it inside
+    ``scaler.step``. If you clip before that, the norm is 65536 times too large and is reduced to the limit. Then the
+    gradients are divided by 65536, so they are far too small.
 
 Fix
-    Unscale after the last backward of the update and before clipping; ``scaler.step`` does not unscale again.
+    Call ``scaler.unscale_`` after ``backward()`` and before clipping. ``scaler.step`` does not unscale again.
 
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)  # before clipping
@@ -19,14 +18,14 @@ Fix
         scaler.update()
 
 When this is fine
-    - The scaler is disabled, or ``scaler.unscale_(optimizer)`` ran before.
-    - The norm is only read: ``max_norm=inf``.
-    - The limit was multiplied by the factor too.
+    - The scaler is disabled, or you call ``scaler.unscale_(optimizer)`` before clipping.
+    - You only measure the norm, with ``max_norm=inf``.
+    - You multiply the limit by the scaler's factor too.
 
 How it is detected
-    At run time each gradient is followed from the scaled backward to the clipping; a limit of 1 % of the factor or
-    more is not reported. Lint reports a backward through a scaler that is not disabled which reaches the clipped
-    parameters, with nothing between them that unscales, steps or is unknown.
+    In a run, the sanitizer checks whether the gradients are still multiplied by the factor when they are clipped. A
+    limit of 1 % of the factor or more is not reported. The linter reports a clipping call after the backward pass of a
+    scaled loss, if the scaler is not disabled and no code between them unscales, steps or is unknown.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient clipping,
@@ -50,7 +49,7 @@ SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplie
 
 
 class Detector(BaseDetector):
-    """Checks for every clipping which of its gradients are still scaled."""
+    """Checks which gradients of each clipping call are still multiplied by GradScaler's factor."""
 
     subscribes_to = (LossScaled, GradientsClipped)
 
@@ -64,17 +63,17 @@ class Detector(BaseDetector):
             return None
         if event.only_measured or not event.scaled or (self._scale and event.limit >= SCALED_LIMIT_RATIO * self._scale):
             return None
-        by = f" by a factor of {self._scale:g}" if self._scale else ""
-        norm = f" The measured norm was {event.measured:.3g}." if event.measured else ""
+        by = f" of {self._scale:g}" if self._scale else ""
+        norm = f" Their norm was {event.measured:.3g}." if event.measured else ""
         return Evidence(
-            message=f"{len(event.scaled)} gradients were clipped at {event.limit:g} while GradScaler still "
-            f"had them multiplied{by}.{norm}",
+            message=f"{len(event.scaled)} gradients were clipped to {event.limit:g} while they were still multiplied "
+            f"by GradScaler's factor{by}.{norm}",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each clipping of gradients from a scaled backward with nothing in between that unscales them."""
+    """Yield each clipping of gradients of a scaled loss with nothing in between that unscales them."""
     repaired: set[int] = set()
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
         limit = clip_limit(clip)
@@ -87,13 +86,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield Hit(
             message="The gradients are clipped while they are still multiplied by GradScaler's factor.",
             node=clip.node,
-            related=((backward.node, "backward of the scaled loss"),),
+            related=((backward.node, "`backward()` of the scaled loss"),),
             fix=_unscale_first(source, clip) if first else None,
         )
 
 
 def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
-    """Return the last backward before a clipping, if it certainly was scaled and nothing has unscaled it."""
+    """Return the last backward pass before a clipping, if its loss was scaled and the gradients were not unscaled."""
     run = source.ops_of_run(clip)
     for each in reversed(run[: run.index(clip)]):
         match each.kind:
@@ -125,18 +124,20 @@ def _can_be_enabled(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
     """Return True where the scaler can be enabled, independently of the conditions of the clipping."""
     enabled = scaler.arguments.get("enabled")
     if any(each.kind is not ValueKind.SCALER or each.name == "" for each in scaler.alternatives()):
-        return False  # built elsewhere
+        return False  # the scaler is built in other code
     if enabled is not None and enabled.constant() is False:
         return False
     conditions = set[str]()
     if enabled is not None and enabled.constant() is not True and enabled.node is not None:
         conditions = _names_read(enabled.node)
-    mine = {id(each.node) for each in clip.branches}
+    clip_branches = {id(each.node) for each in clip.branches}
     conditions |= {
-        word for each in backward.branches if id(each.node) not in mine for word in _condition_names(each.node)
+        word for each in backward.branches if id(each.node) not in clip_branches for word in _condition_names(each.node)
     }
-    theirs = {id(each.node) for each in backward.branches}
-    return not any(_condition_names(each.node) & conditions for each in clip.branches if id(each.node) not in theirs)
+    backward_branches = {id(each.node) for each in backward.branches}
+    return not any(
+        _condition_names(each.node) & conditions for each in clip.branches if id(each.node) not in backward_branches
+    )
 
 
 def _condition_names(node: ast.AST) -> set[str]:
@@ -144,7 +145,7 @@ def _condition_names(node: ast.AST) -> set[str]:
 
 
 def _names_read(node: ast.AST) -> set[str]:
-    """Return the names that an expression reads: only the last one of ``self.args.amp``."""
+    """Return the names that an expression reads: of ``self.args.amp`` only "amp"."""
     inner = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     outer = [each for each in ast.walk(node) if id(each) not in inner]
     return {each.id for each in outer if isinstance(each, ast.Name)} | {
@@ -153,7 +154,7 @@ def _names_read(node: ast.AST) -> set[str]:
 
 
 def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
-    """Return the fix: unscale before clipping instead of after it."""
+    """Return the fix that unscales before clipping instead of after it."""
     run = source.ops_of_run(clip)
     steps = [
         each for each in run if each.kind is OpKind.STEP and each.same_iteration_as(clip) and each.implied_by(clip)

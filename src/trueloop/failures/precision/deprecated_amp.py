@@ -1,11 +1,11 @@
 """Mixed precision uses the deprecated names in ``torch.cuda.amp``.
 
 What you see
-    A FutureWarning at each start, and no mixed precision on any accelerator other than CUDA.
+    PyTorch prints a FutureWarning at each start, and mixed precision works with CUDA only.
 
 Why it happens
-    ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` still work as aliases of ``torch.amp.autocast``
-    and ``torch.amp.GradScaler`` with the device "cuda". They are deprecated since PyTorch 2.4.
+    ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` are old names of ``torch.amp.autocast`` and
+    ``torch.amp.GradScaler`` with the device "cuda". They still work, but are deprecated since PyTorch 2.4.
 
 Fix
     Use ``torch.amp`` and name the device.
@@ -18,7 +18,8 @@ When this is fine
     - The code must run with PyTorch older than 2.3, which has no ``torch.amp.GradScaler``.
 
 How it is detected
-    By lint, from the text only, and only when the rule is selected: the computation is the same, so it is a note.
+    Only the linter finds it, from the source code, and only if you select this rule. This is a note, because the
+    results are the same.
 
 References
     torch.amp, https://docs.pytorch.org/docs/stable/amp.html
@@ -44,7 +45,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
-    """Return the fix: torch.amp with the device; for an imported name, in all of its calls together."""
+    """Return the fix that uses torch.amp with the device; for an imported name, in all of its calls."""
     words = 'Use torch.amp with "cuda"'
     if isinstance(call.func, ast.Attribute):
         device = _insert_device(source, call, name)

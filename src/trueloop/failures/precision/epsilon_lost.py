@@ -1,28 +1,28 @@
 """Adam's epsilon rounds to zero, because the weights are float16.
 
 What you see
-    The loss is infinite or NaN after the first few updates, whatever the learning rate and the data.
+    The loss is infinite or NaN after the first few updates, with any learning rate.
 
 Why it happens
-    ``model.half()`` makes Adam's averages float16 too. The square of a gradient below 0.0055, times 1 - beta2,
-    rounds to zero there, and so does eps = 1e-8, as the smallest positive float16 is 6e-8. Adam then divides by
-    zero.
+    With ``model.half()``, Adam's running averages are float16 too. The smallest positive float16 number is 6e-8, so
+    ``eps=1e-8`` rounds to zero. The average of the squared gradients also rounds to zero if the gradients are below
+    0.0055. Adam then divides by zero.
 
 Fix
-    Keep the weights in float32 and run the forward under ``torch.autocast``, with a GradScaler for float16.
+    Keep the weights in float32 and run the forward pass under ``torch.autocast``, with a GradScaler for float16.
 
         model = Net()  # not Net().half()
         with torch.autocast("cuda", dtype=torch.float16):
             loss = loss_fn(model(inputs), targets)
 
 When this is fine
-    - Weights are float32 under autocast to float16, or bfloat16, which has the range of float32.
-    - ``eps`` is 1e-7 or more, or the optimizer is fused and divides in float32.
-    - The float16 weights are copies of float32 weights that the optimizer holds.
+    - The weights are float32 under autocast, or bfloat16, which can represent 1e-8.
+    - ``eps`` is 1e-7 or more, or the optimizer is fused, which divides in float32.
+    - The optimizer updates float32 weights, and the float16 weights are copies of them.
 
 How it is detected
-    At run time, from the settings and the parameter type of PyTorch's Adam, AdamW, NAdam and RMSprop. The text of a
-    program rarely shows that type, so lint does not report it.
+    In a run, the sanitizer checks ``eps`` and the dtype of the parameters for PyTorch's Adam, AdamW, NAdam and RMSprop.
+    The linter cannot detect it, because source code rarely shows the dtype.
 
 References
     torch.optim.Adam, https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
@@ -40,7 +40,7 @@ from trueloop.tracing.events import StepTaken
 
 
 class Detector(BaseDetector):
-    """Checks at every step whether epsilon rounds to zero in the type of the weights."""
+    """Checks at every step whether epsilon rounds to zero in the dtype of the weights."""
 
     subscribes_to = (StepTaken,)
 
@@ -49,8 +49,8 @@ class Detector(BaseDetector):
         if event.underflowing_eps is None:
             return None
         return Evidence(
-            message=f"{event.optimizer.kind} updates float16 weights with eps = {event.underflowing_eps:g}, which "
-            "rounds to zero in float16: a small gradient leads to a division by zero.",
+            message=f"{event.optimizer.kind} updates float16 weights with eps={event.underflowing_eps:g}, which "
+            "rounds to zero in float16, so a small gradient leads to a division by zero.",
             location=event.location,
         )
 
@@ -91,6 +91,6 @@ for step in range(4):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Keep the weights in float32, and run the forward under autocast.",
+    fix="Keep the weights in float32, and run the forward pass under autocast.",
     detector=Detector,
 )

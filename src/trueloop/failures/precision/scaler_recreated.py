@@ -1,28 +1,28 @@
-"""A new GradScaler is made again and again for the same optimizer.
+"""A new GradScaler is created again and again for the same optimizer.
 
 What you see
-    Updates are skipped at the start of every epoch while the scale falls from 65536 to what the gradients can take.
-    With a new scaler per batch no update is ever made if the initial scale is too high.
+    At the start of every epoch some updates are skipped, until the scale has fallen from 65536 to a value without
+    overflows. With a new scaler for each batch, no update is ever made if the initial scale is too high.
 
 Why it happens
-    Every new scaler is valid, but it has lost the scale and the growth count of the previous one. A skipped update
-    is not an error.
+    A new scaler is valid, but has lost the scale that the previous scaler had found. A skipped update raises no error.
 
 Fix
-    Make one scaler for the entire run, and save its state with the optimizer's.
+    Create one scaler for the entire run, and save its state together with the optimizer's state.
 
         scaler = torch.amp.GradScaler("cuda")  # before the first epoch
         for epoch in range(epochs):
             train_one_epoch(model, optimizer, scaler, loader)
 
 When this is fine
-    - A new model (folds, a search) has a new optimizer too.
-    - Weights or an optimizer state are loaded, which starts another run.
-    - The scaler is disabled and has no state to lose.
+    - You train a new model with a new optimizer, as in cross-validation.
+    - You load weights or an optimizer state, which starts another run.
+    - The scaler is disabled.
 
 How it is detected
-    At run time: one line makes its third scaler, with updates in between, while no optimizer was built and no state
-    was loaded. Lint reports a scaler that is made in a loop and steps an optimizer from outside the loop.
+    In a run, the sanitizer reports a line that creates its third scaler, if there were updates in between, but no
+    optimizer was built and no state was loaded. The linter reports a scaler that is created inside a loop, if its
+    optimizer is built outside the loop.
 
 References
     torch.amp.GradScaler, https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
@@ -48,33 +48,34 @@ MIN_SCALERS: Final = 3
 
 
 class Detector(BaseDetector):
-    """Counts the scalers that each line has made for the same optimizers."""
+    """Counts the scalers that each line has created for the same optimizers."""
 
     subscribes_to = (ScalerCreated, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
-        self._made: dict[CodePosition | None, tuple[int, int]] = {}
+        self._created: dict[CodePosition | None, tuple[int, int]] = {}
         """Line -> number of scalers, and number of updates before the latest one."""
 
     def observe(self, event: ScalerCreated | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence at the third scaler."""
         if not isinstance(event, ScalerCreated):
-            self._made.clear()
+            self._created.clear()
             return None
-        times, update = self._made.get(event.location, (0, -1))
-        if event.update <= update:  # several scalers, one for each model
+        times, update = self._created.get(event.location, (0, -1))
+        if event.update <= update:  # the program has several scalers, one for each model
             return None
-        self._made[event.location] = times + 1, event.update
+        self._created[event.location] = times + 1, event.update
         if times + 1 < MIN_SCALERS:
             return None
         return Evidence(
-            message=f"This line made {times + 1} GradScalers for the same optimizer: the scale starts over every time.",
+            message=f"This line created {times + 1} GradScalers for the same optimizer: each time the scale starts "
+            "again at its initial value.",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each scaler that is made and used in a loop while its optimizer comes from outside the loop."""
+    """Yield each scaler that is created and used in a loop while its optimizer is built outside the loop."""
     for creation in source.ops(OpKind.CREATE):
         scaler = creation.subject
         if scaler.kind is not ValueKind.SCALER or not creation.loops or scaler.name.rpartition(".")[2] != "GradScaler":
@@ -100,15 +101,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
             and all(each.subject.kind is ValueKind.OPTIMIZER for each in steps)
         ):
             yield Hit(
-                message="Every iteration of the loop makes a new GradScaler: the scale starts over every time.",
+                message="Every iteration of the loop creates a new GradScaler: each time the scale starts again at its "
+                "initial value.",
                 node=creation.node,
-                related=((steps[0].node, "steps an optimizer from before the loop"),),
+                related=((steps[0].node, "this optimizer was built before the loop"),),
                 fix=_move_before_loop(source, creation, loop),
             )
 
 
 def _move_before_loop(source: SourceFile, creation: Op, loop: Loop) -> Fix | None:
-    """Return the fix: make the scaler before the loop."""
+    """Return the fix that creates the scaler before the loop."""
     statement, call = creation.statement, creation.node
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
     arguments = [*call.args, *(each.value for each in call.keywords)] if plain else []
@@ -122,7 +124,7 @@ def _move_before_loop(source: SourceFile, creation: Op, loop: Loop) -> Fix | Non
     ):
         return None
     edits = source.text.move_statement(statement, before=loop.node)
-    return Fix(edits, safe=False, description="Make it before the loop") if edits else None
+    return Fix(edits, safe=False, description="Create it before the loop") if edits else None
 
 
 RULE = Rule(required_words=("GradScaler", ".step("), find=find)
@@ -168,7 +170,7 @@ FAILURE = Failure(
             '    scaler = torch.amp.GradScaler("cpu")\n': "",
         },
     ),
-    fix="Make one GradScaler for the entire run.",
+    fix="Create one GradScaler for the entire run.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,23 +1,23 @@
 """GradScaler scales the loss of a model that runs in bfloat16.
 
 What you see
-    Nothing at first. Some updates are skipped, the loss scale changes, and time goes into unscaling and checking.
+    Nothing at first. Some updates are skipped, the scale changes, and training is a little slower.
 
 Why it happens
-    bfloat16 has the range of float32, so gradients do not underflow. Multiplying the loss and dividing the
-    gradients by the same number changes only rounding errors.
+    GradScaler prevents that small gradients become zero in float16. bfloat16 has the same range as float32, so small
+    gradients do not become zero, and scaling has no benefit.
 
 Fix
-    Disable the scaler unless the type is float16.
+    Disable the scaler unless the dtype is float16.
 
         scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 
 When this is fine
-    - The scaler is disabled (``enabled=False``), the usual way to have one code for all types.
+    - The scaler is disabled (``enabled=False``), so that the same code works for all dtypes.
 
 How it is detected
-    At run time: an enabled scaler scaled a loss whose model ran under autocast to bfloat16. Lint reports a scaler
-    without ``enabled`` and a loss whose models were called only under an autocast with a literal bfloat16.
+    In a run, the sanitizer reports an enabled scaler that scaled a loss whose model ran under autocast with bfloat16.
+    The linter reports a scaler without ``enabled`` if the models are called only under an autocast with bfloat16.
 
 References
     PyTorch documentation "Automatic Mixed Precision package", section on gradient scaling,
@@ -39,7 +39,7 @@ from trueloop.tracing.events import LossScaled
 
 
 class Detector(BaseDetector):
-    """Checks for every scaled loss in which type its model ran."""
+    """Checks in which dtype the model of each scaled loss ran."""
 
     subscribes_to = (LossScaled,)
 
@@ -49,8 +49,8 @@ class Detector(BaseDetector):
             return None
         factor = f" by {event.scale:g}" if event.scale else ""
         return Evidence(
-            message=f"GradScaler multiplies the loss{factor}, but the model ran in bfloat16, which has the range of "
-            "float32 and needs no scaling.",
+            message=f"GradScaler multiplies the loss{factor}, but the model ran in bfloat16, which has the same range "
+            "as float32 and needs no scaling.",
             location=event.location,
         )
 
@@ -66,16 +66,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         others = [each for each in scalings if each.subject is scaling.subject]
         all_bfloat16 = all(bfloat16_calls[id(each)] is not None for each in others)
         yield Hit(
-            message="GradScaler multiplies a loss whose model runs in bfloat16, which has the range of float32 and "
-            "needs no scaling.",
+            message="GradScaler multiplies a loss whose model runs in bfloat16, which has the same range as float32 "
+            "and needs no scaling.",
             node=scaling.node,
-            related=((called.node, "runs under autocast to bfloat16"),),
+            related=((called.node, "runs under autocast with bfloat16"),),
             fix=_disable_scaler(source.text, scaling.subject) if all_bfloat16 else None,
         )
 
 
 def _bfloat16_call(source: SourceFile, scaling: Op) -> Op | None:
-    """Return a bfloat16 call of a model that the loss depends on, if no call used another type."""
+    """Return a bfloat16 call of a model that the loss depends on, if no call used another dtype."""
     found: Op | None = None
     for value in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
         producer = source.created_by.get(id(value))
@@ -88,7 +88,7 @@ def _bfloat16_call(source: SourceFile, scaling: Op) -> Op | None:
 
 
 def _disable_scaler(text: SourceText, scaler: AbstractValue) -> Fix | None:
-    """Return the fix: ``enabled=False``, which leaves the rest of the program unchanged."""
+    """Return the fix that passes ``enabled=False``, which leaves the rest of the program unchanged."""
     call = scaler.node
     if not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):
         return None

@@ -1,12 +1,12 @@
 """``optimizer.step()`` is called directly although a GradScaler scaled the loss.
 
 What you see
-    With SGD, training explodes immediately. With Adam it is hard to notice, since it divides the factor out again:
-    only epsilon, clipping, weight decay added to the gradient, and steps with infinite gradients are wrong.
+    With SGD, training diverges immediately. With Adam it is hard to notice, because Adam's updates hardly depend on the
+    size of the gradients: only ``eps``, clipping, weight decay and infinite gradients make a difference.
 
 Why it happens
-    ``optimizer.step()`` does not know the scaler that multiplied the loss by 65536. Only ``scaler.step(optimizer)``
-    divides the gradients, and skips the update if they are infinite.
+    The scaler multiplied the loss by a large factor, such as 65536. Only ``scaler.step(optimizer)`` divides the
+    gradients by this factor and skips the update if they are infinite; ``optimizer.step()`` does not.
 
 Fix
     Let the scaler make the step.
@@ -17,15 +17,14 @@ Fix
         scaler.update()
 
 When this is fine
-    - ``scaler.unscale_(optimizer)`` ran before, or the gradients are divided by hand.
+    - You call ``scaler.unscale_(optimizer)`` before, or divide the gradients by hand.
     - The scaler is disabled, or this loss was never scaled.
-    - The program relies on Adam to divide the factor out: silence the finding.
+    - You know that Adam hardly depends on the factor. Then ignore the finding.
 
 How it is detected
-    At run time, at the second time that a line steps scaled gradients. Programs that read the factor between
-    backward and step are not reported, since they may divide by it unobserved. Lint reports a backward through a
-    scaler that is not disabled which reaches the optimizer's parameters, with nothing between them that unscales or
-    is unknown.
+    In a run, the sanitizer reports a line that twice made a step with scaled gradients. A program that reads the factor
+    between ``backward()`` and the step is not reported, because it may divide by it. The linter reports a step after
+    the backward pass of a scaled loss, if the scaler is not disabled and no code between them unscales or is unknown.
 
 References
     Gradient scaling, https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
@@ -51,7 +50,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LossScaled, StepTaken
 
-MIN_TIMES: Final = 2  # once might be a probe
+MIN_TIMES: Final = 2  # a single time may be an experiment
 MAKES_UNKNOWN: Final = (
     OpKind.UNSCALE,
     OpKind.ACCESS_GRADIENTS,
@@ -64,7 +63,7 @@ MAKES_UNKNOWN: Final = (
 
 
 class Detector(BaseDetector):
-    """Counts the steps at each line that use scaled gradients."""
+    """Counts, for each line, the steps with gradients that are still multiplied by GradScaler's factor."""
 
     subscribes_to = (LossScaled, StepTaken)
     activated_by = (LossScaled,)
@@ -74,7 +73,7 @@ class Detector(BaseDetector):
         self._times: Counter[CodePosition | None] = Counter()
 
     def observe(self, event: LossScaled | StepTaken) -> Evidence | None:
-        """Return evidence when a line has stepped scaled gradients ``MIN_TIMES`` times without the scaler."""
+        """Return evidence when a line has made ``MIN_TIMES`` steps with scaled gradients."""
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
@@ -83,16 +82,16 @@ class Detector(BaseDetector):
         self._times[event.location] += 1
         if self._times[event.location] < MIN_TIMES:
             return None
-        by = f" by a factor of {self._scale:g}" if self._scale else ""
+        by = f" of {self._scale:g}" if self._scale else ""
         return Evidence(
-            message=f"`{event.optimizer.kind}.step()` used {format_count(len(event.still_scaled), 'gradient')} that "
-            f"GradScaler still had multiplied{by}.",
+            message=f"`{event.optimizer.kind}.step()` used {format_count(len(event.still_scaled), 'gradient')} still "
+            f"multiplied by GradScaler's factor{by}.",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each plain step after a scaled backward with nothing in between that unscales the gradients."""
+    """Yield each plain step after the backward pass of a scaled loss with nothing in between that unscales."""
     if any(getattr(each.func, "attr", "") == "get_scale" for each in source.all_calls):
         return
     for step in source.ops(OpKind.STEP):
@@ -110,13 +109,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{source.text.segment(step.node)}` uses gradients that are still multiplied "
                 "by GradScaler's factor.",
                 node=step.node,
-                related=((backward.node, "backward of the scaled loss"),),
+                related=((backward.node, "`backward()` of the scaled loss"),),
                 fix=_step_with_scaler(source, step, backward),
             )
 
 
 def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
-    """Return the last backward before a step, if it certainly was scaled and nothing has unscaled it."""
+    """Return the last backward pass before a step, if its loss was scaled and nothing has unscaled the gradients."""
     run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
         if each.kind in MAKES_UNKNOWN and not each.excludes(step):
@@ -130,7 +129,7 @@ def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
 
 
 def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
-    """Return the fix: let the scaler step, and update it if the program does not."""
+    """Return the fix that lets the scaler step, and updates the scaler if the program does not."""
     call, statement = step.node, step.statement
     scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
     names = [each.func.value for each in scaling if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]

@@ -1,15 +1,15 @@
-"""``optimizer.step()`` runs inside the autocast of the forward, so the next forward uses the old weights.
+"""``optimizer.step()`` runs inside the same autocast as the forward pass, so the next forward pass uses old weights.
 
 What you see
-    The loss does not change, or not before the next epoch, while gradients, learning rate and weights all look
-    right.
+    The loss does not change, or changes only in the next epoch, although the gradients, the learning rate and the
+    changes of the weights are correct.
 
 Why it happens
-    Autocast casts each weight once and caches the cast until its outermost ``with`` ends. A step changes the weight
-    but not the cached cast. Inside one ``with`` around a loop, every forward uses the weights of the first.
+    Autocast converts each weight to the lower precision once, and keeps this copy until its ``with`` block ends. A step
+    changes the weight but not the copy. In a ``with`` block around the loop, every forward pass uses the first copies.
 
 Fix
-    Put the ``with`` inside the loop, around the forward and the loss only.
+    Put the ``with`` block inside the loop, around the forward pass and the loss only.
 
         for inputs, targets in loader:
             with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -18,13 +18,13 @@ Fix
             optimizer.step()
 
 When this is fine
-    - A ``with`` around forward and step that ends before the next forward.
-    - The weights are in the lower type, or ``cache_enabled=False``: nothing is cached.
-    - ``torch.clear_autocast_cache`` drops the casts, or there is no update between the forwards.
+    - The ``with`` block contains the forward pass and the step, but ends before the next forward pass.
+    - The weights already have the lower precision, or you pass ``cache_enabled=False``.
+    - You call ``torch.clear_autocast_cache()``, or there is no update between the forward passes.
 
 How it is detected
-    At run time: the graph of a forward after a step contains a cast of a weight that was made before that step.
-    Lint reports a loop inside an autocast that contains both a call of a model and a step of its optimizer.
+    In a run, the sanitizer reports a forward pass after a step that uses a copy of a weight from before this step. The
+    linter reports a loop inside an autocast that contains both a call of a model and a step of its optimizer.
 
 References
     Autocasting, https://docs.pytorch.org/docs/stable/amp.html#autocasting
@@ -60,7 +60,7 @@ DROPS_CASTS: Final = frozenset(
         "FullyShardedDataParallel",
     )
 )
-"""Calls and decorators after which weights may not be cast, or are cast again in each forward."""
+"""Calls and decorators after which weights may not be cast, or are cast again in each forward pass."""
 
 
 @dataclass(slots=True)
@@ -68,9 +68,9 @@ class _LatestStep:
     """The latest step of one optimizer."""
 
     order: int
-    """The order of the backward before it."""
+    """Graph order of the backward pass before the step."""
     parameters: Refs
-    place: CodePosition | None
+    location: CodePosition | None
 
 
 class Detector(BaseDetector):
@@ -84,7 +84,7 @@ class Detector(BaseDetector):
         """The latest step of each optimizer."""
 
     def observe(self, event: BackwardEnded | StepTaken | ModelCalled) -> Evidence | None:
-        """Return evidence at a forward that uses a cast made before a step."""
+        """Return evidence at a forward pass that uses a weight which was cast before a step."""
         if isinstance(event, BackwardEnded):
             self._order = event.graph_order
         elif isinstance(event, StepTaken):
@@ -95,10 +95,10 @@ class Detector(BaseDetector):
             for step in self._steps.values():
                 if weight in step.parameters and cast_order <= step.order:
                     return Evidence(
-                        message=f"{weight.name} was cast to {event.autocast} before this step, and the forward after "
-                        "it uses that cast: the model computes with the old weights.",
-                        location=step.place,
-                        related=((event.location, "the forward"),) if event.location else (),
+                        message=f"The forward pass after this step computes with old weights: autocast still uses the "
+                        f"{event.autocast} copy of {weight.name} from before the step.",
+                        location=step.location,
+                        related=((event.location, "the forward pass"),) if event.location else (),
                     )
         return None
 
@@ -107,11 +107,11 @@ class Detector(BaseDetector):
         if latest is None:
             self._steps.put(event.optimizer, _LatestStep(order, event.with_gradient, event.location))
         else:
-            latest.order, latest.parameters, latest.place = order, event.with_gradient, event.location
+            latest.order, latest.parameters, latest.location = order, event.with_gradient, event.location
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each step in a loop inside an autocast where the same loop contains a forward of its model."""
+    """Yield each step in a loop inside an autocast where the same loop contains a forward pass of its model."""
     if any(
         _last_name(each) in DROPS_CASTS and dotted_name(each) != "re.compile" for each in _called_expressions(source)
     ):
@@ -130,8 +130,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             same = call.autocasts and call.autocasts[0][0] is step.autocasts[0][0]
             if same and call.autocast is not None and call.grad and optimizer.covers(call.subject):
                 yield Hit(
-                    message=f"`{source.text.segment(step.node)}` runs inside the autocast of the next forward, which "
-                    "therefore uses the old weights.",
+                    message=f"`{source.text.segment(step.node)}` runs inside the same autocast as the next forward "
+                    "pass, which therefore uses the old weights.",
                     node=step.node,
                     related=(
                         (call.node, "computes with the old weights"),
@@ -142,7 +142,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _called_expressions(source: SourceFile) -> Iterator[ast.expr]:
-    """Yield everything that is called or decorates a function."""
+    """Yield each called expression and each decorator."""
     for each in source.nodes:
         if isinstance(each, ast.Call):
             yield each.func
@@ -154,7 +154,7 @@ def _last_name(name: ast.expr) -> str:
 
 
 def _loop_inside_autocast(step: Op) -> Loop | None:
-    """Return the innermost loop that repeats a step within one autocast."""
+    """Return the innermost loop that repeats a step inside one autocast."""
     if not step.autocasts:
         return None
     outer, depth = step.autocasts[0]
@@ -215,7 +215,7 @@ for step in range(8):
     optimizer.step()
     print(step, loss.item())
 """,
-    fix="Put the autocast inside the loop, around the forward and the loss only.",
+    fix="Put the autocast inside the loop, around the forward pass and the loss only.",
     rule=RULE,
     detector=Detector,
     inject=inject,

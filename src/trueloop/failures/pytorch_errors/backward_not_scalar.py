@@ -1,7 +1,7 @@
 """``backward()`` was called on a tensor with more than one element.
 
-A gradient is the slope of one number. A loss with ``reduction="none"``, or the output of a model, has one number per
-sample: reduce it with ``.mean()`` or ``.sum()`` first.
+A gradient shows how one number, the loss, changes with each weight. A loss with ``reduction="none"``, or the output of
+a model, has one number per sample: reduce it with ``.mean()`` or ``.sum()`` first.
 """
 
 import re
@@ -10,7 +10,7 @@ from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
 def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
-    """Name the shape of the tensor and, for a loss, the argument that keeps it from being one number."""
+    """Name the shape of the tensor and, for a loss, the argument to remove."""
     root = next((each for each in error.backward_roots if each.shape not in ((), (1,))), None)
     if root is None:
         meaning = "backward() was called on a tensor with more than one element."

@@ -1,6 +1,6 @@
 """A check inside a GPU kernel failed, usually because a class number or an index is out of range.
 
-Kernels run later than the line that starts them, so the line in the traceback is only where the failure was noticed.
+The GPU runs operations later than the line that starts them, so the line in the traceback may not be the cause.
 """
 
 import re
@@ -9,13 +9,12 @@ from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
 def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
-    """State that the line in the traceback is too late, and how to find the right one."""
+    """State that the line in the traceback may be wrong, and how to find the right one."""
     return Explanation(
-        meaning="A check inside a GPU kernel failed: nearly always a target of a loss, or an index of an embedding, "
-        "that is negative or too large. The kernel runs later than the line that starts it, so the line above is only "
-        "where the failure was noticed.",
-        fix="Run one batch on the CPU, where the message names the number, or set CUDA_LAUNCH_BLOCKING=1 to get the "
-        "right line. This process can no longer use the GPU: restart it.",
+        meaning="A check on the GPU failed, usually because a target of a loss or an index of an embedding is negative "
+        "or too large. The GPU runs operations later than the line that starts them, so the line above may be wrong.",
+        fix="Run one batch on the CPU, where the error message contains the number, or set CUDA_LAUNCH_BLOCKING=1 to "
+        "get the right line. Restart the process: it can no longer use the GPU.",
     )
 
 

@@ -1,7 +1,7 @@
 """The tensors of one operation are on different devices.
 
 ``model.to(device)`` moves parameters and buffers only. It does not move a batch, a tensor that a module stores as a
-plain attribute, or a tensor that a forward creates without ``device=``.
+plain attribute, or a tensor that ``forward`` creates without ``device=``.
 """
 
 import re
@@ -27,7 +27,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
 
 
 def _misplaced_tensor(tensors: list[TensorDescription]) -> TensorDescription:
-    """Return the tensor to move: a plain attribute of a module, else a tensor that is not a parameter."""
+    """Return the tensor to move: a plain attribute of a module, otherwise a tensor that is not a parameter."""
     cpu = [each for each in tensors if each.device == "cpu"] or tensors
     attributes = [each for each in cpu if each.module_role == "attribute"]
     inputs = [each for each in cpu if not each.name]

@@ -1,7 +1,7 @@
 """The tensors of one operation have different dtypes.
 
-numpy creates float64 by default, PyTorch float32. Class targets must be integers (int64) and binary targets floating
-point. A model in half precision does not accept a float32 batch outside autocast.
+NumPy creates float64 by default, PyTorch float32. Class targets must be integers (int64), and targets of a binary loss
+must be floating-point numbers. A model in half precision does not accept a float32 batch outside autocast.
 """
 
 import re
@@ -26,7 +26,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
             meaning=f"{subject} another dtype than its parameters, as the message above says."
             if error.running_module
             else f"{subject} different dtypes.",
-            fix="Convert the batch where it is created: x = x.float(). numpy creates float64 by default.",
+            fix="Convert the batch where it is created: x = x.float(). NumPy creates float64 by default.",
         )
     wrong, wanted = _tensor_to_convert(error.tensors)
     other = next(each for each in error.tensors if each.dtype != wrong.dtype)
@@ -59,10 +59,10 @@ def _tensor_to_convert(tensors: tuple[TensorDescription, ...]) -> tuple[TensorDe
 
 def _fix(wrong: TensorDescription, wanted: str) -> str:
     if wanted in ("float16", "bfloat16"):
-        return f"Run the forward under torch.autocast, or convert the batch to {wanted}, the dtype of the model."
+        return f"Run the forward pass under torch.autocast, or convert the batch to {wanted}, the dtype of the model."
     name = _name(wrong)
-    why = " numpy creates float64 by default." if wrong.dtype == "float64" else ""
-    return f"Convert it where it is created: {name} = {name}.{_CONVERSIONS.get(wanted, 'float')}().{why}"
+    cause = " NumPy creates float64 by default." if wrong.dtype == "float64" else ""
+    return f"Convert it where it is created: {name} = {name}.{_CONVERSIONS.get(wanted, 'float')}().{cause}"
 
 
 def _name(tensor: TensorDescription | None) -> str:

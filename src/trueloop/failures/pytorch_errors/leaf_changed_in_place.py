@@ -1,6 +1,7 @@
 """A parameter was changed in place while gradients are recorded.
 
-Autograd cannot compute the gradient of a leaf tensor that was overwritten.
+A parameter, or another tensor with ``requires_grad=True``, must not be overwritten while autograd records operations,
+because autograd could not compute its gradient. Such a tensor is called a leaf tensor.
 """
 
 import re
@@ -15,7 +16,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     return Explanation(
         meaning=f"{name} is a leaf tensor that requires a gradient (a parameter, or a tensor with "
         "requires_grad=True): it must not be changed in place while gradients are recorded.",
-        fix="Put a manual update or initialisation under `with torch.no_grad():`. For a value of the forward, write "
+        fix="Put a manual update or initialisation under `with torch.no_grad():`. In a forward pass, write "
         "y = x + 1 instead of x += 1.",
         tensor=leaf,
     )

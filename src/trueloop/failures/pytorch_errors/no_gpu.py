@@ -1,7 +1,7 @@
 """PyTorch cannot use a GPU because of its build, its kernels, the driver or the container.
 
-Causes are a CPU-only build, a driver that is too old for the CUDA version of the build, a GPU without kernels in the
-build, or a container that was started without a GPU. ``trueloop doctor`` names the cause.
+Possible causes are a PyTorch that was built for the CPU only, a driver that is too old, a GPU that this version of
+PyTorch does not support, or a container that was started without a GPU. ``trueloop doctor`` finds the cause.
 """
 
 import re
@@ -14,8 +14,8 @@ _REASONS = {
         "Install a build with CUDA (https://pytorch.org/get-started/locally/), or select the CPU by name.",
     ),
     "Found no NVIDIA driver": (
-        "No NVIDIA driver was found: there is no GPU, or this container or job was not given one.",
-        "Request one: docker run --gpus all; Kubernetes resources.limits nvidia.com/gpu; SLURM --gpus-per-node.",
+        "No NVIDIA driver was found: there is no GPU, or this container or job was started without one.",
+        "Request a GPU: docker run --gpus all; Kubernetes resources.limits nvidia.com/gpu; SLURM --gpus-per-node.",
     ),
     "The NVIDIA driver on your system is too old": (
         "The driver is older than the CUDA version of this PyTorch build requires.",
@@ -26,7 +26,7 @@ _REASONS = {
         "Install a build for this GPU: torch.cuda.get_arch_list() lists what the current build supports.",
     ),
     "No CUDA GPUs are available": (
-        "The driver is installed but shows no GPU: CUDA_VISIBLE_DEVICES hides it, or the job was given none.",
+        "The driver is installed but finds no GPU: CUDA_VISIBLE_DEVICES hides it, or the job was started without one.",
         "Check CUDA_VISIBLE_DEVICES, and the output of nvidia-smi in this container or job.",
     ),
 }

@@ -1,7 +1,7 @@
 """An object in the dataset cannot be pickled for a worker process.
 
-Spawned workers (on macOS, on Windows, and with ``multiprocessing_context="spawn"``) receive the dataset, ``collate_fn``
-and ``worker_init_fn`` as a pickle. A lambda, a nested function and an open file cannot be pickled.
+On macOS, on Windows, and with ``multiprocessing_context="spawn"``, the dataset, ``collate_fn`` and ``worker_init_fn``
+are sent to each worker with Python's ``pickle``. A lambda, a nested function or an open file cannot be pickled.
 """
 
 import re
@@ -13,12 +13,12 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation | None:
     """Name the object that cannot be pickled."""
     if not any(file.startswith(("utils/data/", "multiprocessing/")) for file in error.pytorch_files):
         return None  # the program calls pickle itself
-    what = (match.groupdict().get("what") or "").strip("'<> ")
-    item = "a lambda" if "<lambda>" in error.message else f"`{what}`" if what else "an object in them"
+    name = (match.groupdict().get("what") or "").strip("'<> ")
+    item = "a lambda" if "<lambda>" in error.message else f"`{name}`" if name else "an object in them"
     return Explanation(
-        meaning="Workers start as new processes and receive the dataset, collate_fn and worker_init_fn as a pickle, "
+        meaning="Workers start as new processes, and the dataset, collate_fn and worker_init_fn are pickled for them, "
         f"but {item} cannot be pickled.",
-        fix="Define a function or a class at the top level of a module, with functools.partial for its arguments. Open "
+        fix="Define functions and classes at the top level of a module, and use functools.partial for arguments. Open "
         "files and connections in the worker, on first use.",
     )
 

@@ -1,7 +1,7 @@
 """``backward()`` was called on a tensor that does not depend on any parameter.
 
-There is no graph where gradients are disabled (``torch.no_grad()``, ``inference_mode``), where every parameter is
-frozen, or where the value was detached: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, numpy.
+Possible causes are disabled gradients (``torch.no_grad()``, ``inference_mode``), frozen parameters, or a call that cuts
+the loss off from the model: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, NumPy.
 """
 
 import re
@@ -13,12 +13,12 @@ _DETACHING_CALLS = {
     "detach": "`.detach()` removes it from the graph",
     "data": "`.data` removes it from the graph",
     "item": "`.item()` returns a plain number",
-    "numpy": "`.numpy()` leaves PyTorch",
+    "numpy": "`.numpy()` returns an array without a graph",
     "tensor": "`torch.tensor(...)` copies values without their graph",
     "as_tensor": "`torch.as_tensor(...)` of plain numbers has no graph",
     "from_numpy": "`torch.from_numpy(...)` has no graph",
     "argmax": "`argmax` has no gradient",
-    "round": "`round` loses the gradient",
+    "round": "the gradient of `round` is zero",
     "eq": "a comparison has no gradient",
 }
 _GENERAL_FIX = (
@@ -28,7 +28,7 @@ _GENERAL_FIX = (
 
 
 def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
-    """Name the reason, if the run has shown one."""
+    """Name the reason, if it is known."""
     index = int(match["index"])
     root = error.backward_roots[index] if index < len(error.backward_roots) else None
     subject = root.display_name.capitalize() if root else "The tensor"
@@ -42,8 +42,8 @@ def _reason_and_fix(error: RaisedError, root: TensorDescription | None) -> tuple
     if recent.grad_mode is False:
         context = "torch.inference_mode()" if recent.inference_mode else "torch.no_grad()"
         return (
-            f": the latest forward of the model ran with gradients disabled ({context}, or set_grad_enabled(False))",
-            "Run the training forward outside of it, and use it for evaluation only.",
+            f": gradients were disabled in the latest forward pass ({context}, or set_grad_enabled(False))",
+            "Disable gradients for evaluation only, not for the forward pass of training.",
         )
     if root is not None and root.created_by in _DETACHING_CALLS:
         return (
@@ -52,8 +52,8 @@ def _reason_and_fix(error: RaisedError, root: TensorDescription | None) -> tuple
         )
     if recent.frozen_model:
         return (
-            f": no parameter of {recent.frozen_model} has requires_grad set",
-            "Set requires_grad on the parameters to train, or check which layers you meant to freeze.",
+            f": all parameters of {recent.frozen_model} have requires_grad=False",
+            "Set requires_grad=True for the parameters to train, or check which layers you wanted to freeze.",
         )
     return "", _GENERAL_FIX
 
@@ -61,7 +61,7 @@ def _reason_and_fix(error: RaisedError, root: TensorDescription | None) -> tuple
 def _related(error: RaisedError) -> tuple[tuple[SourceLocation, str], ...]:
     recent = error.recent
     return (
-        ((recent.last_forward, "this forward ran without gradients"),)
+        ((recent.last_forward, "this forward pass ran without gradients"),)
         if recent.last_forward and recent.grad_mode is False
         else ()
     )

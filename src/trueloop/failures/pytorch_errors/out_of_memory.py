@@ -1,7 +1,7 @@
 """The GPU, or the machine, has no memory left for another tensor.
 
-Memory holds weights, gradients and optimizer state, which do not depend on the batch; activations saved for the
-backward, which grow with the batch; and graphs of past updates that are still referenced.
+The memory contains weights, gradients and optimizer state, whose sizes do not depend on the batch size; activations for
+the backward pass, which grow with the batch size; and autograd graphs of past updates that are still stored.
 """
 
 import re
@@ -14,13 +14,13 @@ _REQUESTED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 _FREE = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 _RESERVED = re.compile(r"([\d.]+) (\w+) is reserved by PyTorch but unallocated")
 _FIXES = (
-    "In this order: a smaller batch, with more of them accumulated per update; autocast to bfloat16; "
+    "Try in this order: a smaller batch size, with gradient accumulation over more batches; autocast with bfloat16; "
     "torch.utils.checkpoint for the largest blocks; torch.no_grad() around the evaluation."
 )
 
 
 def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
-    """State the numbers and what to try, in order; a known leak comes first."""
+    """State the sizes and the changes to try in order, of which a known leak is the first."""
     if (bytes_ := _CPU.search(error.message)) is not None:
         meaning = f"{format_size(int(bytes_[1]))} were requested in one piece, more than the machine has."
         return Explanation(
@@ -31,11 +31,11 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     if free:
         meaning += f", and {free[2]} of {free[1]} are free"
     is_first = error.recent.update == 0
-    meaning += ". It was the first update: the batch and the model do not fit together." if is_first else "."
+    meaning += ". It was the first update: the model and a batch do not fit into the memory." if is_first else "."
     fix = _FIXES
     if "MEM001" in error.recent.found_codes:
-        meaning += " Graphs of past updates are kept in memory: MEM001, below, names the cause."
-        fix = f"Stop keeping graphs first (MEM001). {_FIXES}"
+        meaning += " Graphs of past updates are still in memory; the finding MEM001 below names the cause."
+        fix = f"First fix MEM001. {_FIXES}"
     elif error.recent.update > 0:
         meaning += f" {error.recent.update} updates succeeded before: this batch is larger, or memory grows."
     if (reserved := _RESERVED.search(error.message)) and reserved[2] == "GiB" and float(reserved[1]) >= 1:

@@ -1,7 +1,7 @@
-"""The shapes of two tensors do not fit the operation.
+"""The shapes of two tensors do not match in an operation.
 
-Common causes are a first linear layer after ``flatten`` that was sized for other images, a channel dimension in the
-wrong position, or a smaller last batch.
+Common causes are a linear layer after ``flatten`` that was built for another image size, a channel dimension in the
+wrong position, or a last batch with fewer samples.
 """
 
 import re
@@ -36,19 +36,19 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     return Explanation(meaning=f"{listed}.{where}", fix=_fix(error, tensors), tensor=last, related=related)
 
 
-_FIX = "Print the shapes before this line, and bring both tensors to one order of dimensions (batch, channel, ...)."
+_FIX = "Print the shapes before this line, and use the same order of dimensions (batch, channel, ...) in both tensors."
 
 
 # Explanations from the message alone, where the tensors are not available: pattern, meaning, fix.
 _MESSAGES: tuple[tuple[str, str, str], ...] = (
     (
         r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
-        "Rows of {got} numbers arrive at a matrix that takes {wanted}, the in_features of a linear layer.",
-        "Build the layer with in_features={got}, or change the preceding layers so that {wanted} arrive.",
+        "The input has {got} features, but the layer expects {wanted} (in_features of a linear layer).",
+        "Build the layer with in_features={got}, or change the layers before it so that they return {wanted} features.",
     ),
     (
         r".*expected input\[(?P<shape>[^\]]*)\] to have (?P<wanted>\d+) channels, but got (?P<got>\d+)",
-        "The convolution takes {wanted} channels, but the input of shape ({shape}) has {got}.",
+        "The convolution expects {wanted} channels, but the input of shape ({shape}) has {got}.",
         "Build the layer with in_channels={got}, or move the channels to the second position: (batch, channel, ...).",
     ),
     (
@@ -65,12 +65,12 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
 
 
 def _explain_message(message: str) -> tuple[str, str]:
-    """Return meaning and fix from the numbers in the message."""
+    """Return the meaning and the fix that follow from the numbers in the message."""
     for pattern, meaning, fix in _MESSAGES:
         if found := re.search(pattern, message):
             numbers = found.groupdict()
             return meaning.format(**numbers), fix.format(**numbers)
-    return "The shapes do not fit the operation.", _FIX
+    return "The shapes do not match.", _FIX
 
 
 def _main_operands(tensors: tuple[TensorDescription, ...]) -> list[TensorDescription]:
@@ -82,7 +82,7 @@ def _main_operands(tensors: tuple[TensorDescription, ...]) -> list[TensorDescrip
 
 def _fix(error: RaisedError, tensors: list[TensorDescription]) -> str:
     if "is invalid for input of size" in error.message:
-        return "The requested sizes must multiply to the number of elements: x.flatten(1), or x.reshape(len(x), -1)."
+        return "The product of the requested sizes must be the number of elements: x.flatten(1), x.reshape(len(x), -1)."
     shapes = [tuple(size for size in each.shape if size != 1) for each in tensors]
     if len(tensors) == 2 and shapes[0] == shapes[1]:
         longer, shorter = sorted(tensors, key=lambda each: -len(each.shape))
@@ -111,9 +111,9 @@ def _explain_layer(
     if attribute == "in_features" and inputs.shape_text and _element_count(inputs.shape[1:]) == wanted:
         fix = f"{name} has {wanted} numbers per sample after flattening: call torch.flatten(x, 1) before this layer."
     elif wanted in inputs.shape:
-        fix = f"The {wanted} is at another position of the shape: if it is the right one, use transpose or permute."
+        fix = f"Another dimension has the size {wanted}: if it is the right one, use transpose or permute."
     else:
-        fix = f"Build the layer with {attribute}={got}, or change the preceding layers so that {wanted} arrive."
+        fix = f"Build the layer with {attribute}={got}, or change the layers before it so that they return {wanted}."
     return Explanation(meaning=f"{mismatch}: {got} instead of {wanted}.", fix=fix, tensor=inputs, related=related)
 
 

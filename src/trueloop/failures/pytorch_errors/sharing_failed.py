@@ -1,7 +1,7 @@
 """A tensor could not be passed between processes: shared memory is full, or too many files are open.
 
-On Linux, PyTorch passes tensors as files in /dev/shm, each of them open in both processes until it is freed. A
-container has 64 MB there, and many systems allow 1024 open files. ``trueloop doctor`` checks both.
+On Linux, PyTorch passes each tensor as a file in /dev/shm, which is open in both processes until the tensor is freed.
+In a container, /dev/shm has 64 MB by default, and many systems allow 1024 open files. ``trueloop doctor`` checks both.
 """
 
 import re
@@ -9,12 +9,12 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _SHARED_MEMORY_FULL = (
-    "Shared memory (/dev/shm), through which loader workers pass their batches, is full: a container has 64 MB of it.",
+    "Loader workers pass batches through shared memory (/dev/shm), which is full: a container has 64 MB by default.",
     "Give the container more (docker run --shm-size=8g, or --ipc=host), or use fewer workers or smaller batches.",
 )
 _TOO_MANY_FILES = (
-    "Too many files are open: each tensor from a loader worker is one, for as long as the tensor is kept.",
-    "Run ulimit -n 65536 first, or torch.multiprocessing.set_sharing_strategy('file_system'). Clone tensors you keep.",
+    "Too many files are open: each tensor from a loader worker is an open file until the tensor is freed.",
+    "Run ulimit -n 65536 first, or torch.multiprocessing.set_sharing_strategy('file_system'). Clone stored tensors.",
 )
 
 

@@ -1,4 +1,4 @@
-"""The names or shapes in a checkpoint are not those of the model.
+"""The names or shapes in a checkpoint do not match the model.
 
 Wrappers add a prefix to every name: "module." (DataParallel, DistributedDataParallel), "_orig_mod."
 (torch.compile), "model." (Lightning).
@@ -33,14 +33,14 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
         difference = f"`{name}` has the shape [{saved}] in the checkpoint and [{now}] in the model"
         return Explanation(
             meaning=f"{difference}{f', and {len(sizes) - 1} more differ' if len(sizes) > 1 else ''}.",
-            fix="Build the model with the sizes it was saved with. To add a new head to these weights, remove its keys "
-            "from the state and load with strict=False.",
+            fix="Build the model with the same sizes as the saved model. If you want a new last layer, remove its keys "
+            "from the state_dict and load with strict=False.",
         )
     return Explanation(
         meaning=f"{len(missing)} names of the model are not in the checkpoint, and {len(unexpected)} names of the "
         "checkpoint are not in the model.",
-        fix='Build the model that was saved, and pass only its part of the file: torch.load(path)["model"]. With '
-        "strict=False missing parameters silently keep their initial values.",
+        fix="Build the same model as the saved one, and pass only the model's part of the file, such as "
+        'torch.load(path)["model"]. With strict=False, missing parameters silently keep their initial values.',
     )
 
 
@@ -50,7 +50,7 @@ def _keys(pattern: re.Pattern[str], message: str) -> list[str]:
 
 
 def _prefix(longer: list[str], shorter: list[str]) -> str:
-    """Return the prefix that every name of one side has in addition to a name of the other side."""
+    """Return the prefix with which every name of one list differs from a name of the other list."""
     if not longer or len(longer) != len(shorter):
         return ""
     parts = sorted(longer)[0], sorted(shorter)[0]

@@ -1,8 +1,8 @@
 """A class number or an index is out of range.
 
 ``cross_entropy`` with C outputs accepts the targets 0 to C-1, and an ``Embedding`` of N rows the indices 0 to N-1.
-Labels that count from 1, a vocabulary that has grown and a padding of -1 are out of range. On a GPU the same mistake
-is a device-side assertion.
+Common causes are labels that count from 1, a larger vocabulary, and padding with -1. On a GPU the same mistake is
+reported as a device-side assertion.
 """
 
 import re
@@ -22,7 +22,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     meaning = (
         f"{table} has {rows} rows, but {name} contains an index outside 0 to {rows - 1}."
         if rows
-        else f"{name[0].upper()}{name[1:]} contains an index beyond the end of the table."
+        else f"{name[0].upper()}{name[1:]} contains an index that is too large for the table."
     )
     related = ((module.created_at, "the table is created here"),) if module and module.created_at else ()
     return Explanation(
@@ -43,7 +43,7 @@ def _explain_target(error: RaisedError, target: int) -> Explanation:
     meaning = f"A target is {target}" + (
         f", but {scores.display_name} has {classes} classes: 0 to {classes - 1}." if scores and classes else "."
     )
-    fix = "Give the last layer one output per class, or count the labels from 0."
+    fix = "The last layer needs one output per class, and labels must count from 0."
     if target == classes:
         fix = f"If the labels count from 1, subtract 1; otherwise give the last layer {target + 1} outputs."
     elif target < 0:

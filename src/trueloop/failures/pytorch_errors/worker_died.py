@@ -1,7 +1,7 @@
 """A DataLoader worker died without raising an exception.
 
-The system killed it because no memory was left, or it ran out of shared memory (the 64 MB of /dev/shm in a container),
-or it crashed in a library.
+Either the system killed it because no memory was left, or the shared memory was full (/dev/shm has 64 MB in a
+container), or a library crashed.
 """
 
 import re
@@ -10,7 +10,7 @@ from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _KILLED = re.compile(r"is killed by signal: ([\w ]+)")
 _MEMORY = (
-    "It was killed, usually because no memory was left; each worker has a copy of what its dataset stores.",
+    "It was killed, usually because no memory was left; each worker has a copy of the dataset object.",
     "Use fewer workers or a smaller prefetch_factor; store arrays or memory-mapped files in the dataset, not lists.",
 )
 _SHARED = (
@@ -18,12 +18,12 @@ _SHARED = (
     "Give the container more (docker run --shm-size=8g, or --ipc=host), or use fewer workers or smaller batches.",
 )
 _CRASH = (
-    "It crashed in native code: usually a library that does not survive a fork, or a broken file.",
-    'Run with num_workers=0 and python -X faulthandler to find the place; try multiprocessing_context="spawn".',
+    "It crashed in native code: usually in a library that does not work after a fork, or because of a broken file.",
+    'Run with num_workers=0 and python -X faulthandler to find the line; try multiprocessing_context="spawn".',
 )
 _SIGNALS = {"Killed": _MEMORY, "Bus error": _SHARED, "Segmentation fault": _CRASH}
 _OTHER = (
-    "It exited without an exception that could be passed on.",
+    "It exited without an exception.",
     'Run with num_workers=0 to see the original error. With "spawn", the script needs if __name__ == "__main__":.',
 )
 

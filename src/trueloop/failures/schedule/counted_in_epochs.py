@@ -1,12 +1,12 @@
 """The length of a scheduler is counted in batches or updates, but ``scheduler.step()`` runs once per epoch.
 
 What you see
-    A one-cycle schedule never leaves its warm-up, and a cosine hardly moves: at the end of the run only as many
-    steps have been made as there are epochs. Training uses a learning rate that was not intended.
+    A one-cycle schedule never leaves its warm-up, and a cosine schedule hardly changes the learning rate: at the end of
+    the run the scheduler has made only one step per epoch.
 
 Why it happens
-    A scheduler does not know what one ``step()`` stands for. ``OneCycleLR`` raises beyond its end; no scheduler
-    complains when the run ends long before it.
+    A scheduler does not know whether one ``step()`` means a batch or an epoch. No scheduler raises an error if the run
+    ends long before the end of the schedule.
 
 Fix
     Call ``scheduler.step()`` directly after ``optimizer.step()``, or count the length in epochs.
@@ -18,14 +18,14 @@ Fix
             scheduler.step()  # here, not once per epoch
 
 When this is fine
-    - ``T_max=epochs`` or ``steps_per_epoch=1`` with a step per epoch.
-    - ``T_max=epochs * len(loader)`` with a step per batch.
-    - A length in epochs that was planned for a longer run.
+    - The length is counted in epochs, as with ``T_max=epochs``, and you step once per epoch.
+    - The length is counted in batches, as with ``T_max=epochs * len(loader)``, and you step once per batch.
+    - The length is counted in epochs and was planned for a longer run.
 
 How it is detected
-    At run time: a ``OneCycleLR`` with ``steps_per_epoch`` of two or more is stepped once for each pass over data of
-    just as many updates or batches, twice in a row. Lint reports a length with ``len(loader)`` as a factor, where
-    the scheduler is stepped in the loop around the one over that loader, and not inside it.
+    In a run, the sanitizer reports a ``OneCycleLR`` that made one step in each of two successive epochs, if each epoch
+    had exactly ``steps_per_epoch`` updates or batches (at least two). The linter reports a scheduler whose length has
+    ``len(loader)`` as a factor and that is stepped outside the loop over this loader.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -54,29 +54,29 @@ from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped
 
 
 class _SchedulerStep(NamedTuple):
-    """One ``scheduler.step()``, with the counts of everything that had happened by then."""
+    """One ``scheduler.step()``, with the numbers of steps, backward passes and epochs before it."""
 
     number: int
     steps: int
-    micro: int
+    backwards: int
     passes: int
     epochs: int
-    """Number of epochs in a row, up to this one, with exactly one step each."""
+    """Number of successive epochs, up to this step, with exactly one scheduler step each."""
 
 
 class Detector(BaseDetector):
-    """Compares what happens between two scheduler steps with the ``steps_per_epoch`` of the scheduler."""
+    """Compares the updates and batches between two scheduler steps with ``steps_per_epoch``."""
 
     subscribes_to = (LoaderExhausted, SchedulerStepped)
 
     def __init__(self) -> None:
         self._passes = 0
-        """Number of passes over data that ran a backward."""
+        """Number of passes over a loader with a backward pass."""
         self._last: weakref.WeakKeyDictionary[Ref, _SchedulerStep] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: LoaderExhausted | SchedulerStepped) -> Evidence | None:
-        """Return evidence at the scheduler step after the second such epoch."""
+        """Return evidence at the scheduler step after the second epoch with a single scheduler step."""
         if isinstance(event, LoaderExhausted):
             self._passes += event.backwards > 0
             return None
@@ -84,7 +84,7 @@ class Detector(BaseDetector):
         if per_epoch < 2 or event.scheduler in self._reported:
             return None
         before = self._last.get(event.scheduler, _SchedulerStep(0, 0, 0, 0, 0))
-        steps, batches = event.optimizer_steps - before.steps, event.backward_count - before.micro
+        steps, batches = event.optimizer_steps - before.steps, event.backward_count - before.backwards
         is_next = event.last_epoch == before.number + 1 and self._passes > before.passes
         epoch = is_next and steps > 1 and per_epoch in (steps, batches)
         epochs = before.epochs + 1 if epoch else 0
@@ -95,8 +95,8 @@ class Detector(BaseDetector):
             return None
         self._reported.add(event.scheduler)
         return Evidence(
-            message=f"{event.kind} has a length of {event.planned_steps} steps, {per_epoch} per epoch, but is stepped "
-            f"once per epoch: it has made {event.last_epoch} steps after {event.last_epoch} epochs.",
+            message=f"{event.kind} is stepped once per epoch, but its length is {event.planned_steps} steps, "
+            f"{per_epoch} per epoch: it has made {event.last_epoch} steps after {event.last_epoch} epochs.",
             location=event.location,
             first_update=0,
         )
@@ -116,18 +116,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the length of the schedule is "
                 "counted in batches or updates.",
                 node=advance.node,
-                related=((steps[-1].node, "the update"), (scheduler.node, "its length")),
+                related=((steps[-1].node, "the update"), (scheduler.node, "the scheduler's length")),
                 fix=move_into_loop_fix(source, advance, steps[-1], "Step the scheduler after the optimizer"),
             )
 
 
 def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
-    """Return the updates in the loop that steps the scheduler; none where an inner loop steps it as well."""
+    """Return the updates in the loop that steps the scheduler; [] where an inner loop also steps it."""
     loop, scheduler = advance.loops[-1], advance.subject
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.SCHEDULER_STEP, root=advance.entry_point)
-    mine = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
+    updates = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
     other = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_alias(scheduler)]
-    return mine if all(each.loops[-1].node is loop.node for each in other) else []
+    return updates if all(each.loops[-1].node is loop.node for each in other) else []
 
 
 def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:

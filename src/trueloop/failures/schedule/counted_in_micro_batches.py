@@ -1,11 +1,12 @@
-"""The length of a scheduler is counted in updates, but ``scheduler.step()`` runs once per micro-batch.
+"""The length of a scheduler is counted in updates, but ``scheduler.step()`` runs once per accumulated batch.
 
 What you see
-    With gradient accumulation over K micro-batches the learning rate decays or warms up K times too fast. A cosine
-    reaches its end after 1/K of the training and rises again, or the rest of the run has a learning rate of 0.
+    With gradient accumulation over K batches (micro-batches) the learning rate falls or rises K times too fast. A
+    cosine schedule reaches its end after 1/K of the training, and then the learning rate rises again or stays at 0.
 
 Why it happens
-    ``scheduler.step()`` next to ``loss.backward()`` looks harmless, and a scheduler does not know what it counts.
+    A scheduler does not know whether one ``step()`` means a batch or an update. If ``scheduler.step()`` is outside the
+    condition of ``optimizer.step()``, it runs K times per update.
 
 Fix
     Put ``scheduler.step()`` under the same condition as ``optimizer.step()``.
@@ -17,14 +18,15 @@ Fix
 
 When this is fine
     - The length is counted in micro-batches too, or the schedule has no length.
-    - A scheduler is stepped several times per update, once for each process.
-    - A GAN updates its generator only every few iterations.
+    - The scheduler is stepped once for each process, so several times per update.
+    - In a GAN, you update the generator only in some of the iterations.
 
 How it is detected
-    At run time: the scheduler is stepped exactly once per backward in accumulation windows of two or more, and
-    either its length is a whole number of epochs in updates but not in micro-batches, or it has run past its length
-    while the updates are far from it. Lint reports a length divided by the K of ``if i % K == 0:
-    optimizer.step()``, where the scheduler is stepped outside that condition.
+    In a run, the sanitizer looks for a scheduler that makes one step per backward pass although two or more backward
+    passes are accumulated per update. It reports the scheduler if its length is a whole number of epochs when counted
+    in updates but not in micro-batches, or if the scheduler is past its end while the updates are far from it. The
+    linter reports a length that is divided by the K of ``if i % K == 0: optimizer.step()``, if the scheduler is stepped
+    outside it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -50,24 +52,24 @@ ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "Sequenti
 
 @dataclass(slots=True)
 class _StepCounts:
-    """How often one scheduler is stepped, window by window."""
+    """The steps of one scheduler in each accumulation window."""
 
     optimizer: Ref
     first: tuple[int, int]
-    """Its step count and the steps of its optimizer when it was first observed."""
-    places: list[int]
-    """Number of backwards before each scheduler step since the latest optimizer step."""
+    """Number of steps of the scheduler and of its optimizer when the scheduler was first observed."""
+    positions: list[int]
+    """Number of backward passes before each scheduler step since the latest optimizer step."""
     windows: int = 0
-    """Number of windows with one scheduler step per backward."""
+    """Number of windows with one scheduler step per backward pass."""
     size: int = 0
-    """Number of backwards in the largest such window."""
+    """Number of backward passes in the largest window with one scheduler step per backward pass."""
     irregular: bool = False
-    """Whether it was also stepped in another rhythm."""
-    step_place: CodePosition | None = None
+    """Whether a window had another number of scheduler steps."""
+    step_location: CodePosition | None = None
 
 
 class Detector(BaseDetector):
-    """Compares scheduler steps with backwards in each accumulation window."""
+    """Compares the scheduler steps with the backward passes in each accumulation window."""
 
     subscribes_to = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)
 
@@ -78,7 +80,7 @@ class Detector(BaseDetector):
         """The loader of the batch at the latest step."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._since: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        """Optimizer -> backwards before its latest step; emptied by every gap."""
+        """Optimizer -> number of backward passes before its latest step; emptied by every `TracingGap`."""
 
     def observe(self, event: LoaderStarted | SchedulerStepped | StepTaken | TracingGap) -> Evidence | None:
         """Return evidence at a scheduler step."""
@@ -90,27 +92,27 @@ class Detector(BaseDetector):
         elif isinstance(event, TracingGap):
             self._since.clear()
             for counts in self._schedules.values():
-                counts.places.clear()
+                counts.positions.clear()
         else:
             return self._observe_scheduler(event)
         return None
 
     def _observe_step(self, event: StepTaken) -> None:
-        """Evaluate the window that this step ends, if its beginning was observed."""
+        """Count the scheduler steps of the window that this step ends, if the start of the window was observed."""
         self._loader = event.loader
         start, self._since[event.optimizer] = self._since.get(event.optimizer), event.backward_count
         for counts in self._schedules.values() if self._schedules else ():
             if counts.optimizer is not event.optimizer:
                 continue
-            places, counts.places = counts.places, []
+            positions, counts.positions = counts.positions, []
             if start is None or event.backwards != event.backward_count - start:
-                continue  # some of the backwards belong to another optimizer
-            inside = any(start < place < event.backward_count for place in places)
-            if event.backwards > 1 and len(places) == event.backwards and inside:
+                continue  # some of the backward passes belong to another optimizer
+            inside = any(start < position < event.backward_count for position in positions)
+            if event.backwards > 1 and len(positions) == event.backwards and inside:
                 counts.windows += 1
                 counts.size = max(counts.size, event.backwards)
-                counts.step_place = event.location
-            elif places:
+                counts.step_location = event.location
+            elif positions:
                 counts.irregular = True
 
     def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
@@ -118,19 +120,19 @@ class Detector(BaseDetector):
         if counts is None:
             counts = _StepCounts(event.optimizer, (event.last_epoch, event.optimizer_steps), [])
             self._schedules[event.scheduler] = counts
-        if len(counts.places) < 4096:
-            counts.places.append(event.backward_count)
+        if len(counts.positions) < 4096:
+            counts.positions.append(event.backward_count)
         is_settled = counts.irregular or event.scheduler in self._reported or event.kind not in ENDING
         if is_settled or counts.windows < 2 or event.planned_steps is None:
             return None
-        why = self._describe_length_in_updates(event.planned_steps, counts.size) or _describe_past_end(event, counts)
-        if not why:
+        reason = self._describe_length_in_updates(event.planned_steps, counts.size) or _describe_past_end(event, counts)
+        if not reason:
             return None
         self._reported.add(event.scheduler)
         return Evidence(
-            message=f"{event.kind} is stepped once per micro-batch, {counts.size} times per update: {why}.",
+            message=f"{event.kind} is stepped once per micro-batch, {counts.size} times per update: {reason}.",
             location=event.location,
-            related=((counts.step_place, "the update"),) if counts.step_place else (),
+            related=((counts.step_location, "the update"),) if counts.step_location else (),
             first_update=0,
         )
 
@@ -141,32 +143,32 @@ class Detector(BaseDetector):
         for updates in (batches // size, -(-batches // size)):
             if horizon % updates == 0 and updates > 1:
                 epochs = format_count(horizon // updates, "epoch")
-                return f"its length, {horizon}, is {epochs} of {updates} updates, not of {batches} micro-batches"
+                return f"its length of {horizon} steps is {epochs} of {updates} updates, not of {batches} micro-batches"
         return ""
 
 
 def _describe_past_end(event: SchedulerStepped, counts: _StepCounts) -> str:
-    """Describe a schedule that is a full window past its end while the updates are far from it; "" for any other."""
+    """Describe a schedule that is past its end while the updates are far from it; return "" for any other."""
     horizon, (count, steps) = event.planned_steps or 0, counts.first
     updates = event.optimizer_steps - steps
     if event.last_epoch <= horizon + counts.size or updates * 2 > event.last_epoch - count + counts.size:
         return ""
-    return f"it has run past its length, {horizon}, after {event.optimizer_steps} updates"
+    return f"it is past its end after {horizon} steps, although there were only {event.optimizer_steps} updates"
 
 
 def _count_batches(event: LoaderStarted) -> int:
     from torch.utils.data import IterableDataset
 
-    if isinstance(event.live_loader.dataset, IterableDataset):  # after len() its loader would warn about wrong lengths
+    if isinstance(event.live_loader.dataset, IterableDataset):  # len() would make its loader warn about wrong lengths
         return 0
     try:
         return len(event.live_loader)
-    except TypeError:  # a sampler without one
+    except TypeError:  # the sampler has no length
         return 0
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield unconditional steps of schedulers with a length divided by the K of ``if i % K == 0: optimizer.step()``."""
+    """Yield each scheduler step in every iteration if the length is divided by the K of ``if i % K == 0``."""
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         if (
@@ -177,10 +179,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         size = iterations_per_step(steps[0], loop) if steps else None
-        mine = any(
+        is_own = any(
             each.may_alias(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
         )
-        if size is None or not mine or any(iterations_per_step(each, loop) is not size for each in steps):
+        if size is None or not is_own or any(iterations_per_step(each, loop) is not size for each in steps):
             continue
         if any(unit_exponent(each, size) == -1 for each in schedule_lengths(scheduler)):
             yield Hit(

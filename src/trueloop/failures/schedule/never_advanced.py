@@ -1,32 +1,31 @@
 """A scheduler is built, but ``scheduler.step()`` is never called.
 
 What you see
-    The logged learning rate is the same from the first epoch to the last. A warm-up never ends, so the whole run
-    trains at a small part of the intended rate.
+    The learning rate is the same from the first epoch to the last. If the schedule starts with a warm-up, the full run
+    uses only a small part of the intended learning rate.
 
 Why it happens
-    A scheduler sets the first rate when it is built, then waits for ``step()``. PyTorch warns when the scheduler
-    steps before the optimizer, not when it never steps.
+    A scheduler changes the learning rate only in ``step()``. PyTorch does not warn if ``step()`` is never called.
 
 Fix
-    Call it after ``optimizer.step()`` or at the end of each epoch, in the unit in which its length is counted.
+    Call ``scheduler.step()`` at the end of each epoch if the scheduler's length is counted in epochs, or after each
+    ``optimizer.step()`` if it is counted in updates.
 
         for epoch in range(epochs):
             train_one_epoch(model, loader, optimizer)
             scheduler.step()
 
 When this is fine
-    - The step depends on a condition that a short run does not reach: every ten epochs, after a warm-up.
+    - The step has a condition that a short run does not reach, such as every ten epochs.
     - The scheduler is part of a ``SequentialLR``, or a library steps it.
-    - It was built with ``last_epoch`` only to set the rate of that epoch.
-    - It only computes rates that the program sets itself.
+    - You pass ``last_epoch`` to the scheduler only to set the learning rate of this epoch.
+    - You use the scheduler only to compute learning rates that your program sets itself.
 
 How it is detected
-    At run time: an optimizer was stepped through two full passes over data, by a loop of the program, and none of
-    the program's files calls a ``step()`` that may be the scheduler's. Notebooks are not judged, since the next
-    cell may step it. Lint reports a scheduler whose name is only read, saved or passed to functions that do not
-    step it, if no other scheduler of the optimizer is stepped. A scheduler that is unused on purpose is reported
-    too, hence a warning.
+    In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, if no file of the program
+    contains a call of ``step()`` that may belong to the scheduler. It does not check notebooks, because the next cell
+    may contain the call. The linter reports a scheduler that is only read, saved or passed to functions that do not
+    step it, if no other scheduler of the optimizer is stepped. It may be intended, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -56,18 +55,18 @@ PASSES: Final = 2  # after one pass, the step at the end of the epoch may still 
 
 
 class Detector(BaseDetector):
-    """Counts passes over data, and receives the schedulers that were never stepped at the end."""
+    """Counts training epochs, and reports schedulers without a step at the end of the run."""
 
     subscribes_to = (LoaderExhausted, SchedulerNeverStepped)
 
     def __init__(self) -> None:
         self._starts: deque[int] = deque(maxlen=PASSES)
-        """Backwards before each of the latest training passes that do not overlap."""
+        """Number of backward passes before the start of each of the latest training epochs that do not overlap."""
         self._ended = 0
-        """Backwards before the end of the latest pass."""
+        """Number of backward passes before the end of the latest epoch."""
 
     def observe(self, event: LoaderExhausted | SchedulerNeverStepped) -> Evidence | None:
-        """Return evidence for each such scheduler at the end of the run."""
+        """Return evidence for each scheduler that was never stepped, at the end of the run."""
         if isinstance(event, LoaderExhausted):
             start = event.backward_count - event.backwards
             if event.backwards and start >= self._ended:
@@ -77,8 +76,8 @@ class Detector(BaseDetector):
         if len(self._starts) < PASSES or self._starts[0] < event.created_backward_count:
             return None
         return Evidence(
-            message=f"The `step()` of this {event.kind} was never called during "
-            f"{format_count(event.optimizer_steps, 'update')} of its optimizer: the learning rate did not change.",
+            message=f"The `step()` of this {event.kind} was never called in "
+            f"{format_count(event.optimizer_steps, 'update')} of its optimizer, so the learning rate did not change.",
             location=event.location,
         )
 
@@ -101,7 +100,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if not sets_rates(source.tree):
             yield Hit(
-                message="The `step()` of this scheduler is never called: the learning rate does not change.",
+                message="The `step()` of this scheduler is never called, so the learning rate does not change.",
                 node=creation.node,
             )
 
@@ -122,7 +121,7 @@ def _trains_after(creation: Op, step: Op) -> bool:
 
 
 def _is_unused(source: SourceFile, creation: Op) -> bool:
-    """Return True where no use of the new scheduler's only name can step it."""
+    """Return True where the new scheduler has one name and no use of this name can step it."""
     statement = creation.statement
     if isinstance(statement, ast.Expr):
         return statement.value is creation.node
@@ -137,11 +136,11 @@ def _is_unused(source: SourceFile, creation: Op) -> bool:
 
 
 PLAIN_BASES: Final = frozenset(("object", "Module", "Dataset", "Protocol", "ABC", "NamedTuple", "Enum"))
-"""Base classes that use no scheduler of their subclasses."""
+"""Base classes that do not use a scheduler of their subclasses."""
 
 
 def _is_attribute_idle(source: SourceFile, creation: Op, target: ast.Attribute) -> bool:
-    """Return True for an attribute that this file, if it is the whole program, only reads from."""
+    """Return True for an attribute whose value this file, if it is the full program, only reads."""
     nodes, word = source.nodes, target.attr
     owners = [each.subject for each in source.ops(OpKind.SET_ATTRIBUTE) if each.node is target]
     if (
@@ -163,8 +162,8 @@ def _reads_of(nodes: list[ast.AST]) -> set[int]:
     return {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr in READ}
 
 
-def _is_idle(source: SourceFile, scope: Any, name: str, above: frozenset[str]) -> bool:
-    """Return True where a scope only reads from a name, or passes it to functions that do no more."""
+def _is_idle(source: SourceFile, scope: Any, name: str, callers: frozenset[str]) -> bool:
+    """Return True where a scope only reads a scheduler's attributes, or passes it to functions that only do this."""
     nodes = list(ast.walk(scope))
     used = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
     outside = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in nodes)
@@ -178,7 +177,7 @@ def _is_idle(source: SourceFile, scope: Any, name: str, above: frozenset[str]) -
             other_uses -= {
                 id(argument)
                 for argument, function, word in _match_arguments(source, call)
-                if function.name not in above and _is_idle(source, function, word, above | {function.name})
+                if function.name not in callers and _is_idle(source, function, word, callers | {function.name})
             }
     return not other_uses
 
@@ -188,10 +187,10 @@ def _match_arguments(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.e
     defined = [each for each in source.nodes if isinstance(each, Function) and each.name == dotted_name(call.func)]
     if len(defined) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
         return
-    function, places = defined[0], [each.arg for each in (*defined[0].args.posonlyargs, *defined[0].args.args)]
+    function, names = defined[0], [each.arg for each in (*defined[0].args.posonlyargs, *defined[0].args.args)]
     if function.decorator_list or function.args.vararg or function.args.kwarg:
         return
-    yield from ((argument, function, word) for argument, word in zip(call.args, places, strict=False))
+    yield from ((argument, function, word) for argument, word in zip(call.args, names, strict=False))
     yield from ((each.value, function, each.arg) for each in call.keywords if each.arg)
 
 
@@ -230,7 +229,7 @@ FAILURE = Failure(
     good=changed(
         BAD, {"print(epoch, scheduler.get_last_lr())": "print(epoch, scheduler.get_last_lr())\n    scheduler.step()"}
     ),
-    fix="Call scheduler.step() after optimizer.step() or at the end of each epoch, in the unit of its length.",
+    fix="Call scheduler.step() after each optimizer.step(), or at the end of each epoch if its length is in epochs.",
     rule=RULE,
     detector=Detector,
     inject=inject,

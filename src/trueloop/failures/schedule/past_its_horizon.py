@@ -1,31 +1,30 @@
-"""A learning rate schedule runs past the end of its length.
+"""A learning rate schedule continues after its planned end.
 
 What you see
-    The learning rate was almost zero and the loss had settled; then the rate climbs back up, and the loss with it.
-    A polynomial decay stays at zero and nothing is learned. A hand-written linear decay goes below zero, so the
-    updates increase the loss.
+    With a cosine schedule, the learning rate falls to almost zero and then rises again, and so does the loss. With a
+    polynomial decay, the learning rate stays at zero, and nothing is learned. With your own linear decay, the learning
+    rate becomes negative, so the updates increase the loss.
 
 Why it happens
-    A cosine is periodic: beyond ``T_max`` it rises again. Only ``OneCycleLR`` raises beyond its end, and an
-    optimizer rejects negative rates only when it is built. A ``T_max`` in epochs with a step per batch is enough,
-    or more epochs than planned.
+    A cosine is periodic, so the learning rate rises again after ``T_max`` steps. Most schedulers raise no error after
+    their end. A common cause is that ``T_max`` is counted in epochs but the scheduler is stepped once per batch.
 
 Fix
-    Give the schedule the length of the run, in the unit in which it is stepped.
+    Set the length of the schedule to the number of ``scheduler.step()`` calls in the run.
 
         CosineAnnealingLR(optimizer, T_max=epochs)  # step() per epoch
         CosineAnnealingLR(optimizer, T_max=epochs * len(loader))  # per update
         LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
 
 When this is fine
-    - ``CosineAnnealingWarmRestarts`` and ``CyclicLR`` rise again by design.
-    - The schedule is stepped once more after the last update, or beyond its end without updates.
-    - Linear warm-ups and milestones, after which the rate stays constant.
+    - You use ``CosineAnnealingWarmRestarts`` or ``CyclicLR``, which increase the learning rate again on purpose.
+    - The scheduler is stepped after its end, but there are no more updates.
+    - The schedule is a linear warm-up or a list of milestones, after which the learning rate stays constant.
 
 How it is detected
-    At run time: updates were made beyond the end of a schedule that ends in a minimum, or at a rate below zero that
-    was above zero before. A ``CosineAnnealingLR`` that makes waves on purpose is reported too, hence a warning;
-    ``CosineAnnealingWarmRestarts`` states that intent.
+    In a run, the sanitizer reports updates after the end of a schedule that ends at its lowest learning rate, and
+    updates with a negative learning rate. A ``CosineAnnealingLR`` that repeats on purpose is reported too, so this is a
+    warning; ``CosineAnnealingWarmRestarts`` is never reported.
 
 References
     torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -44,7 +43,7 @@ ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "Chaine
 
 
 class Detector(BaseDetector):
-    """Reports updates at a learning rate from beyond the end of a schedule."""
+    """Reports updates after the end of a schedule."""
 
     subscribes_to = (SchedulerStepped,)
 
@@ -56,7 +55,7 @@ class Detector(BaseDetector):
         self._ends = False
 
     def observe(self, event: SchedulerStepped) -> Evidence | None:
-        """Return evidence at the first scheduler step after such an update."""
+        """Return evidence at the first scheduler step after an update with a wrong learning rate."""
         scheduler = event.scheduler
         if scheduler in self._reported:
             return None
@@ -72,22 +71,22 @@ class Detector(BaseDetector):
         if not message:
             return None
         self._reported.add(scheduler)
-        often = " It is stepped once per update." if updates == epochs > 2 else ""
-        return Evidence(message=f"{event.kind} {message}.{often}", location=event.location)
+        unit = " It is stepped once per update." if updates == epochs > 2 else ""
+        return Evidence(message=f"{event.kind} {message}.{unit}", location=event.location)
 
     def inconclusive(self) -> str:
         """Return a reason where no schedule with an end was observed."""
-        return "" if self._ends else "no schedule that ends was seen"
+        return "" if self._ends else "no schedule with an end was used"
 
 
 def _describe_below_zero(first_rates: tuple[float, ...], event: SchedulerStepped) -> str:
-    """Describe updates at a rate below zero that was above zero before; "" if there were none."""
+    """Describe updates with a learning rate that became negative; return "" if there were none."""
     below = [rate for rate, once in zip(event.rates_before, first_rates, strict=False) if rate < 0 < once]
-    return f"has made the learning rate negative: updates at {min(below):.3g} increase the loss" if below else ""
+    return f"made the learning rate negative ({min(below):.3g}), so updates increase the loss" if below else ""
 
 
 def _describe_beyond_end(event: SchedulerStepped) -> str:
-    """Describe updates beyond the end of a schedule that has one; "" if there were none."""
+    """Describe updates after the end of a schedule; return "" if there were none."""
     if event.planned_steps is None or event.kind not in ENDING or event.last_epoch - 1 <= event.planned_steps:
         return ""
     stuck = bool(event.rates_before) and not any(event.rates_before) and not any(event.rates_after)
@@ -98,11 +97,11 @@ def _describe_beyond_end(event: SchedulerStepped) -> str:
     after = (
         "the learning rate stays at 0" if stuck else f"the learning rate rises again, to {max(event.rates_after):.3g}"
     )
-    return f"has a length of {event.planned_steps} steps and has made {event.last_epoch}: {after}"
+    return f"has a length of {event.planned_steps} steps but has made {event.last_epoch} steps: {after}"
 
 
 def _counts_micro_batches(advances: int, updates: int) -> bool:
-    """Return True for several scheduler steps per update: that is SCH002, or a loop over processes."""
+    """Return True for several scheduler steps per update, which SCH002 reports or a loop over processes makes."""
     return advances > 1.5 * updates + 1
 
 
@@ -139,7 +138,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"    scheduler.step()": "scheduler.step()"}),
-    fix="Give the schedule the length of the run, in the unit in which it is stepped.",
+    fix="Set the length of the schedule to the number of scheduler.step() calls in the run.",
     detector=Detector,
     inject=inject,
 )

@@ -1,30 +1,29 @@
-"""Updates are made at a learning rate of zero, or close to it.
+"""Updates are made with a learning rate of zero or almost zero.
 
 What you see
-    The loss of an epoch is exactly that of the untrained model, or stops changing from some epoch on, although
-    everything runs. Later, training may continue normally.
+    The loss does not change at all in the first epoch, or no longer changes from some epoch on.
 
 Why it happens
-    Zero is a valid rate. A warm-up that begins at 0 wastes one update if it is stepped per update, and a whole
-    epoch if it is stepped per epoch; an integer division makes it longer. A decay meant for epochs,
-    ``StepLR(step_size=30)``, that is stepped per batch is close to zero within the first epoch.
+    Zero is a valid learning rate. A warm-up that begins at 0 wastes one update if it is stepped once per update, but a
+    full epoch if it is stepped once per epoch. An integer division in the warm-up makes this longer. A decay that is
+    counted in epochs, such as ``StepLR(step_size=30)``, is almost zero after one epoch if it is stepped per batch.
 
 Fix
-    Begin the warm-up above zero and step it per update. Step a schedule that counts epochs once per epoch.
+    Begin the warm-up above zero and step it once per update. Step a schedule that is counted in epochs once per epoch.
 
         lambda step: min(1.0, step / warmup)        # wrong: starts at 0
         lambda step: min(1.0, (step + 1) / warmup)  # right
 
 When this is fine
-    - A single update at zero, where a warm-up begins or a cycle repeats.
-    - Only some groups are at zero, as a way to freeze them, or another optimizer trains meanwhile.
-    - An optimizer with learning rate 0 and no scheduler.
-    - The end of a schedule that has run its full length (SCH003 covers what follows).
+    - Only a single update has a learning rate of zero, where a warm-up begins or a cycle repeats.
+    - Only some parameter groups have a learning rate of zero, to freeze them, or another optimizer trains meanwhile.
+    - The optimizer has learning rate 0 and no scheduler.
+    - The schedule has reached its end (SCH003 reports later updates).
 
 How it is detected
-    At run time: two updates or more with the rates of all groups at zero while no other optimizer trained, or 16
-    with all rates below 1e-12 of the highest. That is 100,000 times less than what changes a float32 weight; a
-    cosine stays there for an update or two. Updates that only refresh statistics are reported too, hence a warning.
+    In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
+    more updates with less than 1e-12 of the highest learning rate, while no other optimizer trains. Updates that are
+    made only to change BatchNorm statistics are reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -41,8 +40,8 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-NEAR_ZERO: Final = 1e-12  # of the highest rate; float32 resolves 1e-7 of a weight
-MIN_UPDATES_NEAR_ZERO: Final = 16  # updates close to zero; a decay may end in fewer
+NEAR_ZERO: Final = 1e-12  # ratio to the highest rate; float32 resolves 1e-7 of a weight
+MIN_UPDATES_NEAR_ZERO: Final = 16  # number of updates near zero; a normal decay may end with fewer
 
 
 class Detector(BaseDetector):
@@ -60,7 +59,7 @@ class Detector(BaseDetector):
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: SchedulerStepped | StepTaken) -> Evidence | None:
-        """Return evidence at the scheduler step that follows the second such update."""
+        """Return evidence at the scheduler step after the second update with a rate of zero."""
         if isinstance(event, StepTaken):
             if event.learning_rates:
                 training = any(event.learning_rates)
@@ -84,8 +83,8 @@ class Detector(BaseDetector):
         where = "The first " if event.optimizer_steps == zero else "The latest " if not rate else ""
         at = f"less than {NEAR_ZERO * highest:.2g}, where it was {highest:.2g} before" if rate else "0"
         return Evidence(
-            message=f"{where}{format_count(zero, 'update')} with this {event.kind} had a learning rate of {at}: "
-            "nothing was learned.",
+            message=f"{where}{format_count(zero, 'update')} with this {event.kind} had a learning rate of {at}, so the "
+            "model learned nothing.",
             location=event.location,
             first_update=max(0, event.update - zero),
         )
@@ -141,7 +140,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Start the warm-up above zero and step it per update; step a decay by epochs once per epoch.",
+    fix="Start the warm-up above zero and step it once per update; step a decay counted in epochs once per epoch.",
     detector=Detector,
     inject=inject,
 )

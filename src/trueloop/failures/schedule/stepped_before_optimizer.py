@@ -1,30 +1,29 @@
-"""``scheduler.step()`` comes before the first ``optimizer.step()``, so every learning rate is one period early.
+"""``scheduler.step()`` runs before the first ``optimizer.step()``, so every learning rate is used one epoch too early.
 
 What you see
-    The first learning rate is never used. With a decay by epochs, training begins at the second value; with a
-    single decay near the end it is easy to miss. PyTorch warns once, and many programs filter warnings.
+    The first learning rate is never used: training begins with the second value of the schedule. PyTorch warns once.
 
 Why it happens
-    A scheduler sets the first rate when it is built, and ``step()`` means that a period is over. Until PyTorch 1.0
-    it meant that a period begins and stood at the top of the loop; old code still has it there.
+    A scheduler sets the first learning rate when it is built, and ``step()`` means that an epoch (or an update) is
+    over. Until PyTorch 1.0 it meant that an epoch begins, so old code calls it at the start of the loop.
 
 Fix
-    Move ``scheduler.step()`` after the updates of its period.
+    Move ``scheduler.step()`` to the end of the epoch, or after ``optimizer.step()`` if it runs once per update.
 
         for epoch in range(epochs):
             train_one_epoch(model, loader, optimizer)
-            scheduler.step()  # at the end, not at the top
+            scheduler.step()  # at the end of the epoch, not at its start
 
 When this is fine
-    - After a restart, a program steps the scheduler several times before training to catch up.
-    - A GradScaler skips the first updates, or the scheduler is stepped per micro-batch.
-    - ``ReduceLROnPlateau`` is stepped after a validation before training.
-    - A warm-up from rate 0 is stepped once to skip the zero, or ``step(epoch)`` is called with 0 first.
+    - After a restart, the program steps the scheduler several times to reach the current epoch.
+    - A GradScaler skips the first updates, or the scheduler is stepped once per accumulated batch.
+    - You validate once before training and pass the result to ``ReduceLROnPlateau``.
+    - You step a warm-up once to skip the learning rate 0, or the first call is ``step(0)``.
 
 How it is detected
-    At run time: a line stepped the scheduler before any update of its optimizer, with no gradient pending, and ran
-    again after updates. Lint reports a loop that steps a known kind of scheduler in every iteration before the
-    first update of its optimizer. A schedule written to count from 1 is reported too, hence a warning.
+    In a run, the sanitizer reports a line that stepped the scheduler before the first update of its optimizer, with no
+    gradients that waited for a step, and ran again after updates. The linter reports a loop that steps a known kind of
+    scheduler before the first update in every iteration. It may be intended, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -51,15 +50,16 @@ from trueloop.tracing.events import BackwardStarted, Ref, SchedulerStepped, Step
 class _EarlyStep:
     """The first step of a scheduler, made before any update of its optimizer."""
 
-    place: CodePosition
+    location: CodePosition
     pending: int
-    """Number of backwards since the latest step of any optimizer."""
-    micro: int
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    update_at_micro: int | None = None
-    """Number of backwards before the first update that followed."""
-    update_place: CodePosition | None = None
+    """Number of backward passes between the latest step of any optimizer and this step."""
+    backwards: int
+    """Number of backward passes before this step."""
+    rates_before: tuple[float, ...]
+    rates_after: tuple[float, ...]
+    backwards_at_update: int | None = None
+    """Number of backward passes before the first update after this step; None while there is none."""
+    update_location: CodePosition | None = None
 
 
 class Detector(BaseDetector):
@@ -79,7 +79,7 @@ class Detector(BaseDetector):
         if isinstance(event, StepTaken):
             self._pending = 0
             for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
-                early.update_at_micro, early.update_place = event.backward_count, event.location
+                early.backwards_at_update, early.update_location = event.backward_count, event.location
         elif isinstance(event, BackwardStarted):
             self._pending += 1
         elif isinstance(event, StepSkipped):
@@ -103,20 +103,22 @@ class Detector(BaseDetector):
                 self._decided.add(scheduler)
             return None
         self._decided.add(scheduler)
-        again = event.optimizer_steps > 0 and event.location == early.place and early.update_at_micro is not None
-        mid_window = early.pending > 0 and early.update_at_micro != early.micro
+        again = event.optimizer_steps > 0 and event.location == early.location and early.update_location is not None
+        mid_window = early.pending > 0 and early.backwards_at_update != early.backwards
         if not again or mid_window or event.optimizer in self._skipped:
             return None
-        changed = early.before != early.after
         effect = (
-            f"the learning rate {early.before[0]:.6g} was never used, training began at {early.after[0]:.6g}"
-            if changed
-            else "every change of the learning rate comes one period too early"
+            f"the learning rate {early.rates_before[0]:.6g} was never used; training began with "
+            f"{early.rates_after[0]:.6g}"
+            if early.rates_before != early.rates_after
+            else "every change of the learning rate comes one epoch or update too early"
         )
         return Evidence(
             message=f"{event.kind} was stepped before the first update of its optimizer: {effect}.",
             location=event.location,
-            related=((early.update_place, "the update it should follow"),) if early.update_place else (),
+            related=((early.update_location, "the scheduler should step after this update"),)
+            if early.update_location
+            else (),
             first_update=0,
         )
 
@@ -155,16 +157,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
         if step is not None and _always_precedes(advance, step):
             yield Hit(
-                message=f"`{source.text.segment(advance.node)}` runs before the first update of its period: every "
-                "learning rate comes one period too early.",
+                message=f"`{source.text.segment(advance.node)}` runs before the first update of the loop, so every "
+                "learning rate is used too early.",
                 node=advance.node,
-                related=((step.node, "the update it should follow"),),
+                related=((step.node, "the scheduler should step after this update"),),
                 fix=move_after_fix(source, advance, step, "Move it after the updates"),
             )
 
 
 def _first_update(source: SourceFile, advance: Op) -> Op | None:
-    """Return the first update if it follows the scheduler step in the same loop with nothing unknown before it."""
+    """Return the first update if it follows the scheduler step in the same loop and no unknown code precedes it."""
     scheduler, loop = advance.subject, advance.loops[-1]
     run = [each for each in source.operations if each.entry_point == advance.entry_point]
     step = next(
@@ -181,25 +183,27 @@ def _first_update(source: SourceFile, advance: Op) -> Op | None:
 def _makes_unknown(operation: Op, advance: Op) -> bool:
     """Return True for operations after which the state of scheduler and optimizer is unknown."""
     scheduler = advance.subject
-    mine = operation.subject.may_alias(scheduler)
+    is_same_scheduler = operation.subject.may_alias(scheduler)
     match operation.kind:
         case OpKind.ESCAPE:
             return any(
                 each.may_alias(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0])
             )
         case OpKind.LOAD_STATE_DICT:
-            return mine and not operation.branches
+            return is_same_scheduler and not operation.branches
         case _:
-            return operation.kind is OpKind.SCHEDULER_STEP and mine and operation.index < advance.index
+            return operation.kind is OpKind.SCHEDULER_STEP and is_same_scheduler and operation.index < advance.index
 
 
 def _always_precedes(advance: Op, step: Op) -> bool:
     """Return True where the scheduler step precedes the update under all conditions around the two."""
     loop = advance.loops[-1]
-    mine, theirs = ([each.condition_key() for each in one.conditions(loop)] for one in (advance, step))
-    if len(step.loops) == len(advance.loops) and any(each not in mine for each in theirs):
+    advance_conditions, step_conditions = (
+        [each.condition_key() for each in one.conditions(loop)] for one in (advance, step)
+    )
+    if len(step.loops) == len(advance.loops) and any(each not in advance_conditions for each in step_conditions):
         return False
-    return all(each in theirs or each == (ast.dump(advance.node.func.value), 0) for each in mine)
+    return all(each in step_conditions or each == (ast.dump(advance.node.func.value), 0) for each in advance_conditions)
 
 
 RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)

@@ -1,12 +1,12 @@
 """The training samples are sorted by class, one class after another, in every epoch.
 
 What you see
-    Within an epoch the loss falls towards zero, jumps at every change of class, and falls again. Held-out accuracy is
-    poor and depends on which class came last.
+    Within an epoch the loss falls towards zero, jumps when the next class begins, and falls again. The held-out
+    accuracy is poor and depends on which class came last.
 
 Why it happens
-    ``shuffle`` defaults to False, and a folder with one subfolder per class is read in that order. Each batch then
-    holds one class, which "always answer this class" fits perfectly.
+    The default is ``shuffle=False``, and a folder with one subfolder per class is read class by class. Each batch then
+    contains a single class, and the model learns to predict this class for every input.
 
 Fix
     Shuffle the training loader.
@@ -14,19 +14,20 @@ Fix
         loader = DataLoader(dataset, batch_size=64, shuffle=True)
 
 When this is fine
-    - Time series, whose order is their meaning.
-    - Sorting by length, or any custom sampler.
-    - Streams (``IterableDataset``), and a single pass over the data.
-    - One batch that is fitted again and again.
-    - Accumulation windows that span all classes.
-    - Sorted data in the held-out loader.
+    - The samples are a time series, and their order matters.
+    - You sort the samples by length, or use your own sampler.
+    - The dataset is a stream (``IterableDataset``), or you train for a single epoch.
+    - You train on one batch again and again.
+    - You accumulate gradients over batches of all classes before each update.
+    - Only the held-out samples are sorted.
 
 How it is detected
-    At run time, in the second epoch of a loader with PyTorch's ``SequentialSampler``: the classes are the targets of a
-    classification loss, each class forms one block that fills two or more batches, and there are two or more updates
-    per block. Not reported where a sample contains part of the previous one, a feature grows from sample to sample, or
-    the model has a recurrent layer. In the text: a dataset of class folders, or targets written class by class next to
-    features drawn at random. Research on learning class after class does this on purpose: hence a warning.
+    In a run, the sanitizer examines loaders that do not shuffle, in their second epoch. It reports a loader if the
+    labels are the targets of a classification loss, the samples of each class follow each other and fill two or more
+    batches, and there are two or more updates per class. Data that looks like a time series is not reported: samples
+    that overlap, a feature that grows from sample to sample, or a model with a recurrent layer. The linter reports a
+    dataset that reads class folders, or labels that are created class by class with random features. Research on
+    continual learning does this on purpose, so this is a warning.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -68,15 +69,15 @@ class _Sequential:
     columns: dict[str, list[float] | tuple[int, ...]] = field(
         default_factory=dict[str, "list[float] | tuple[int, ...]"]
     )
-    """Columns of the newest batch that may be labels: their values, or their sizes where reading them costs a sync."""
+    """Columns of the newest batch that may be labels: the values, or the size where they are on a GPU."""
     targets: str | None = None
-    """The column that was passed to a classification loss."""
+    """Name of the column that was passed to a classification loss; None while it is unknown."""
     blocks: dict[str, SortedLabels] = field(default_factory=dict[str, SortedLabels])
     updates: int = 0
-    """Updates in the first epoch."""
+    """Number of updates in the first epoch."""
     in_second_epoch: bool = False
     decided: bool = False
-    """Reported, or ruled out."""
+    """The loader was reported, or it can no longer be."""
 
 
 class Detector(BaseDetector):
@@ -155,8 +156,9 @@ class Detector(BaseDetector):
             return None
         known.decided = True
         return Evidence(
-            message=f"The {found.samples} training samples are sorted by class: {found.distinct_values} blocks of "
-            f"{per_class:.0f} samples on average, in batches of {found.batch_size}, not shuffled in any epoch.",
+            message=f"The {found.samples} training samples are sorted by class and never shuffled: each batch of "
+            f"{found.batch_size} comes from a block of {per_class:.0f} samples (on average) of one of the "
+            f"{found.distinct_values} classes.",
             location=known.made_at,
         )
 
@@ -186,19 +188,19 @@ def _columns(batch: Any) -> Any:
 
 
 def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
-    """Return the values of a tensor; its size where reading them would synchronise with a device."""
+    """Return the values of a tensor; only its size where it is large or on a GPU."""
     if tensor.device.type != "cpu":
         return (tensor.numel(),)
     return tensor.detach().flatten().tolist() if tensor.numel() <= 8192 else (tensor.numel(),)
 
 
 def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
-    by_size = isinstance(column, list) and isinstance(targets, tuple)  # targets on a device; only one column may match
+    by_size = isinstance(column, list) and isinstance(targets, tuple)  # the targets are on a GPU
     return (len(column),) == targets if by_size else column == targets
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield loaders that read samples sorted by class and train a classifier."""
+    """Yield loaders that read samples sorted by class for the training of a classifier."""
     for start, loader in epoch_loops(source):
         shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
         if (

@@ -1,4 +1,4 @@
-"""Decides from the text whether the samples of a loader are sorted by class."""
+"""Decides from the source code whether the samples of a loader are sorted by class."""
 
 import ast
 from typing import Any, Final
@@ -50,8 +50,8 @@ def shuffle_fix(source: SourceFile, call: Any) -> Fix | None:
     """Return the fix that passes ``shuffle=True`` to the call that builds a loader."""
     named = (each.value for each in call.keywords if each.arg == "shuffle")
     shuffle = next(named, call.args[2] if call.args[2:] else None)
-    given = [*call.args, *(each.value for each in call.keywords)]
-    end = max(source.text.span(each)[1] for each in given)
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    end = max(source.text.span(each)[1] for each in arguments)
     edit = Edit(end, end, ", shuffle=True") if shuffle is None else source.text.replace(shuffle, "True")
     starred = any(each.arg is None for each in call.keywords) or any(
         isinstance(each, ast.Starred) for each in call.args
@@ -60,14 +60,14 @@ def shuffle_fix(source: SourceFile, call: Any) -> Fix | None:
 
 
 def _is_conditional(backward: Op, start: Op) -> bool:
-    """Return True where a backward has a condition, which may select the training phase."""
+    """Return True where a backward pass has a condition, which may select the training phase."""
     return len(backward.branches) > len(start.branches)
 
 
 def _is_sorted_table(
     dataset: AbstractValue, target: AbstractValue, names: ast.expr, batch: AbstractValue, source: SourceFile
 ) -> bool:
-    """Return True where the target column is sorted by class and the other columns are random draws."""
+    """Return True where the target column is sorted by class and the other columns are random numbers."""
     nodes = {id(each.node) for each in target.ancestors()}
     rows = [each.elts for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List)]
     full_rows = [each for each in rows if len(each) == len(dataset.sources)]
@@ -84,7 +84,7 @@ def _is_sorted_table(
 
 
 def _is_random(value: AbstractValue, known: set[int], label: str) -> bool:
-    """Return True where samples are independent draws, possibly shifted by their class."""
+    """Return True where samples are independent random numbers, possibly shifted by their class."""
     found = [each for each in value.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in known]
     plain = all(
         each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in found
@@ -93,7 +93,7 @@ def _is_random(value: AbstractValue, known: set[int], label: str) -> bool:
 
 
 def _shortest_run(column: AbstractValue) -> int:
-    """Return the length of the shortest run of one class in a column; 0 where the text does not show it."""
+    """Return the length of the shortest run of one class in a column; 0 where it is unknown."""
     node: Any = column.node
     last = column.name.rpartition(".")[2]
     if not isinstance(node, ast.Call):

@@ -1,15 +1,14 @@
 """``zero_grad()`` is not called between two steps, so ``backward()`` adds to gradients that a step has already used.
 
 What you see
-    The loss falls at first, then wanders or diverges. The gradient norm grows from update to update, as if the learning
-    rate did. A smaller learning rate seems to help.
+    The loss falls at first, then goes up and down or diverges. The gradient norm grows from update to update.
 
 Why it happens
-    ``backward()`` adds to ``.grad`` by design, so that several batches can share a step. PyTorch does not record that a
-    step has used the gradients in between.
+    ``backward()`` adds the new gradients to ``.grad``, so that several batches can share a step. PyTorch cannot know
+    that the gradients in ``.grad`` were already used by a step.
 
 Fix
-    Clear the gradients once per update. A model with several optimizers needs it for each of them.
+    Clear the gradients once per update. If there are several optimizers, call ``zero_grad()`` of each.
 
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)
@@ -17,17 +16,17 @@ Fix
         optimizer.step()
 
 When this is fine
-    - Gradient accumulation: several backward passes, one step, then ``zero_grad()``.
-    - A GAN's generator pass adds to used gradients of the discriminator, which are cleared before its own pass.
-    - Clearing after the step, with ``model.zero_grad()``, ``p.grad = None`` or ``p.grad.zero_()``.
-    - Gradients that are decayed by hand, closures and SAM.
+    - You accumulate gradients: several backward passes, one step, then ``zero_grad()``.
+    - In a GAN, you clear the discriminator's gradients before the discriminator's own backward pass.
+    - You clear the gradients after the step, with ``model.zero_grad()``, ``p.grad = None`` or ``p.grad.zero_()``.
+    - You scale down the old gradients by hand, pass a closure to ``step()``, or use SAM.
 
 How it is detected
-    At run time for every parameter: a step used its gradient, a backward then added to the same tensor with unchanged
-    numbers, and another step used it. So a ``zero_grad()`` of the wrong optimizer, or of half the model, is found too.
-    Lint reports a loop with a backward and a step of the same parameters and no clearing. In a Lightning module that
-    optimizes by hand it is a warning, since DeepSpeed's engine clears by itself, and only where the whole file clears
-    nothing.
+    In a run, the sanitizer checks for each parameter whether a step used its gradient, a backward pass then added to
+    the same unchanged gradient, and another step used the sum. So it also finds a ``zero_grad()`` of the wrong
+    optimizer or of only half the model. The linter reports a loop with a backward pass and a step of the same
+    parameters that never clears the gradients. In a Lightning module with manual optimization it reports a file that
+    never clears gradients, as a warning, because DeepSpeed clears them by itself.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -68,7 +67,7 @@ class Detector(BaseDetector):
                 self._first_norms.put(event.optimizer, event.grad_norm)
             return None
         count, total = len(event.reused_gradients), len(event.with_gradient)
-        which = f"all {total} gradients" if count == total else f"{count} of {total} gradients"
+        used = f"all {total} gradients" if count == total else f"{count} of {total} gradients"
         first, growth = self._first_norms.get(event.optimizer), ""
         if first and event.grad_norm and event.grad_norm > 1.05 * first:
             growth = f" Their norm grew from {first:.3g} to {event.grad_norm:.3g}."
@@ -78,10 +77,10 @@ class Detector(BaseDetector):
             else f" Among them: {', '.join(sorted(ref.name for ref in event.reused_gradients)[:3])}."
         )
         return Evidence(
-            message=f"`{event.optimizer.name}.step()` used {which} from an earlier step again: `zero_grad()` did not "
-            f"clear them, and a new backward was added.{growth}{names}",
+            message=f"`{event.optimizer.name}.step()` used {used} from an earlier step again: `zero_grad()` did not "
+            f"clear them, and `backward()` added new gradients to them.{growth}{names}",
             location=event.location,
-            related=((event.reused_at, "this backward added to used gradients"),) if event.reused_at else (),
+            related=((event.reused_at, "`backward()` added to used gradients here"),) if event.reused_at else (),
         )
 
 
@@ -90,7 +89,7 @@ STEP_HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hoo
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the steps in a loop that runs backward for the optimizer's parameters and never clears their gradients."""
+    """Yield the steps in a loop with a backward pass for their parameters and no call that clears the gradients."""
     for step in source.ops(OpKind.STEP):
         optimizer, loops = step.subject, [each for each in step.loops if not each.runs_at_most_once()]
         if optimizer.kind is not ValueKind.OPTIMIZER or not loops:
@@ -119,7 +118,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield what `find` yields, and the steps of Lightning modules with manual optimization that clear nothing."""
+    """Yield the same as `find`, and the steps of Lightning modules that never clear gradients by hand."""
     yield from find(source)
     for step, statement, backward in uncleared_steps(source):
         after = f"{source.text.segment(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
@@ -144,7 +143,7 @@ def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) ->
 
 
 def _iterated_values(loop: Loop) -> list[AbstractValue]:
-    """Return what a loop iterates over, and the elements of nested lists: models, optimizers, pairs of them."""
+    """Return the values that a loop iterates over, including those in nested lists, such as pairs of models."""
     found = [] if loop.iterable is None else [loop.iterable]
     for each in found:
         if each.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN):
@@ -203,7 +202,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Call optimizer.zero_grad() once per update, before its first backward.",
+    fix="Call optimizer.zero_grad() once per update, before the first backward().",
     rule=RULE,
     detector=Detector,
     inject=inject,

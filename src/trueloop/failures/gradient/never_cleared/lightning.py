@@ -11,7 +11,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _BASES: Final = ("lightning.LightningModule", "lightning.pytorch.LightningModule", "pytorch_lightning.LightningModule")
 _OPTIMIZER_METHODS: Final = frozenset(("toggle_optimizer", "untoggle_optimizer", "toggled_optimizer", "clip_gradients"))
-"""Methods that take an optimizer and clear nothing."""
+"""Methods that take an optimizer and do not clear gradients."""
 _MANUAL_METHODS: Final = frozenset(("manual_backward", "optimizers"))
 """Methods whose override in a module may clear gradients."""
 
@@ -21,7 +21,7 @@ class UnclearedStep(NamedTuple):
 
     step: ast.Call
     statement: ast.stmt | None
-    """The statement that consists of the step only; None if there is more to it."""
+    """The statement that consists only of the step; None if the statement does more."""
     backward: ast.Call
 
 

@@ -1,36 +1,32 @@
-"""Graphs of past updates stay in memory, so memory grows with every update.
+"""The autograd graphs of past updates stay in memory, so memory grows with every update.
 
 What you see
-    Memory climbs slowly and steadily; hours into the run the process or the GPU runs out of it. Training slows down as
-    it goes.
+    Memory grows slowly and steadily, until the process or the GPU runs out of memory. Training becomes slower.
 
 Why it happens
-    A loss is a tensor like any other: storing it in a list, or adding it to a running total, is allowed. It keeps the
-    graph that computed it alive.
+    A loss refers to the graph of its operations. If you store the loss or add it to a sum, the graph stays in memory.
 
 Fix
     Store numbers instead of tensors with a graph.
 
         total += loss.item()
         losses.append(loss.detach())
-        hidden = hidden.detach()  # between the windows of a recurrent net
+        hidden = hidden.detach()  # between two parts of a long sequence
 
-    Put evaluation and the averaging of weights under ``torch.no_grad()``. The fix of the linter cuts a graph, so it
-    needs ``--unsafe-fixes``.
+    Evaluate, and average weights, under ``torch.no_grad()``. The linter's fix needs ``--unsafe-fixes``.
 
 When this is fine
-    - ``loss.item()`` and ``loss.detach()``, which store only a number.
-    - Truncated backpropagation through time, and policy gradients over an episode, which keep graphs for a while.
-    - A deque of the last few losses, or the best loss so far, which keep few graphs.
-    - A list that the same iteration creates, such as the skip connections of a ``forward``.
+    - You store ``loss.item()`` or ``loss.detach()``, which have no graph.
+    - You need the graphs for a while, for truncated backpropagation through time or the policy gradient of an episode.
+    - You store only the last few losses in a deque, or only the best loss.
+    - The list is created in the same iteration, such as the skip connections in a ``forward``.
 
 How it is detected
-    At run time, by markers that are freed with each graph: the graphs of eight or more different updates, made at least
-    twenty updates ago, were all still there after a garbage collection, and none had been freed. Graphs behind the
-    first parameter of a model count as well: it has them where a teacher averages its student with gradients enabled,
-    and the reported line is the call of the teacher. In the text: a tensor is added to a list, a dictionary or a total
-    in every iteration after a backward without ``retain_graph`` has used its graph, and nothing in the file empties the
-    container.
+    In a run, the sanitizer checks whether the graphs of eight or more updates, all at least twenty updates old, are
+    still in memory after a garbage collection. It also finds a parameter that has a graph, because a teacher model
+    averages the student's weights with gradients enabled; it then reports the line that calls the teacher. The linter
+    reports a tensor that is added to a list, a dictionary or a sum in every iteration after ``backward()`` has used its
+    graph, if nothing in the file empties the list, dictionary or sum.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -48,11 +44,11 @@ from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, h
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphsAlive, ModelCalled
 
-MIN_UPDATES = 64  # in fewer no graph is old enough
+MIN_UPDATES = 64  # in shorter runs no graph is old enough
 
 
 class Detector(BaseDetector):
-    """Reports old graphs that are all alive, at the line that stores them."""
+    """Reports old graphs that are all still in memory, at the line that stores them."""
 
     subscribes_to = (ModelCalled, GraphsAlive)
 
@@ -61,7 +57,7 @@ class Detector(BaseDetector):
         self._calls = 0
 
     def observe(self, event: ModelCalled | GraphsAlive) -> Evidence | None:
-        """Return evidence where old graphs are alive."""
+        """Return evidence where old graphs are still in memory."""
         if isinstance(event, GraphsAlive):
             return self._evidence(event)
         self._updates = event.update
@@ -71,17 +67,17 @@ class Detector(BaseDetector):
     def _evidence(self, event: GraphsAlive) -> Evidence:
         if event.parameter:
             return Evidence(
-                message=f"{event.parameter} is computed from {event.count} of its earlier values that were checked, "
-                f"the oldest from update {event.oldest_update}: the graph behind it grows with every update.",
+                message=f"The graph of {event.parameter} grows with every update: it still contains {event.count} "
+                f"earlier values of the parameter, the oldest from update {event.oldest_update}.",
                 location=event.location,
-                fix="Update it under torch.no_grad().",
+                fix="Update the parameter under torch.no_grad().",
                 first_update=event.oldest_update,
                 dedup_key=event.parameter,
             )
-        holder = f" They are held by {event.holders[0]}." if event.holders else ""
+        owner = f" They are stored in {event.holders[0]}." if event.holders else ""
         return Evidence(
-            message=f"All {event.count} graphs that were checked are still in memory, the oldest since update "
-            f"{event.oldest_update}: {event.update - event.oldest_update} updates ago.{holder}",
+            message=f"All {event.count} autograd graphs that were checked are still in memory; the oldest was built "
+            f"at update {event.oldest_update}, {event.update - event.oldest_update} updates ago.{owner}",
             location=event.stored_at or event.location,
             related=((event.location, "the graphs were built here"),) if event.stored_at and event.location else (),
             first_update=event.oldest_update,
@@ -89,14 +85,14 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where the run was too short for a graph to be old."""
+        """Return a reason where the run was too short to have old graphs."""
         if not self._calls:
             return "no model was called"
         return "" if self._updates >= MIN_UPDATES else f"the run had fewer than {MIN_UPDATES} updates"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each tensor that a loop adds to a growing container although a backward has used its graph."""
+    """Yield each tensor that a loop adds to a growing container although a backward pass has used its graph."""
     backwards = source.ops(OpKind.BACKWARD)
     if not backwards or any(getattr(each.func, "attr", "") == "detach_" for each in source.all_calls):
         return  # a tensor that is detached in place may be stored
@@ -111,17 +107,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
             backward = _last_backward(source, store, loop)
             if backward is not None:
                 yield Hit(
-                    message=f"`{ast.unparse(store.node)}` keeps a graph in memory in every iteration of the "
-                    "loop, although no later backward uses it.",
+                    message=f"`{ast.unparse(store.node)}` keeps another autograd graph in memory in every iteration, "
+                    "although no later `backward()` uses it.",
                     node=store.node,
-                    related=((backward.node, "the only backward through that graph"),),
+                    related=((backward.node, "only this `backward()` uses the graph"),),
                     fix=detach_fix(source, store, {id(each) for each in backward.subject.autograd_graph()}),
                 )
             break
 
 
 def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
-    """Return the backward through the stored tensor; None if there is none, or one goes through the container."""
+    """Return the backward pass of the stored tensor; None if there is none, or one goes through the container."""
     backwards = [each for each in source.ops_of_run(store) if each.kind is OpKind.BACKWARD]
     container = (
         {id(store.subject), id(store.result)}
@@ -143,7 +139,7 @@ def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
 
 
 def _values_in_graph(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
-    """Return the values that a backward certainly goes through: its root, and outputs and losses of this iteration."""
+    """Return the ids of the loss of a backward pass, and of the outputs and losses of this iteration in its graph."""
     found = {id(backward.subject)}
     for each in backward.subject.autograd_graph():
         op = source.created_by.get(id(each))

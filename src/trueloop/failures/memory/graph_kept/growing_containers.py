@@ -1,4 +1,4 @@
-"""Decides from the text whether a list, a dictionary or a total grows in every iteration of a loop."""
+"""Decides from the source code whether a list, a dictionary or a sum grows in every iteration of a loop."""
 
 import ast
 from collections.abc import Iterator
@@ -15,11 +15,17 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "torch.Tensor.view", "torch.Tensor.reshape", "torch.Tensor.squeeze", "torch.Tensor.unsqueeze", "torch.mean",
     "torch.sum", "torch.stack", "torch.cat", "torch.sqrt", "torch.exp",
 ))  # fmt: skip
-"""Operations whose result has a graph if an input has one; others may return indices, which have none."""
+"""Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
 
 
 def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
-    """Return True where a value certainly keeps one of these graphs alive, given by their ids."""
+    """Return True where a value certainly keeps one of some graphs in memory.
+
+    Args:
+        stored: the value.
+        graphs: ids of the values whose graphs count.
+        depth: number of nested values to search.
+    """
     if NO_GRAPH in stored.facts or not depth:
         return False
     if id(stored) in graphs:
@@ -37,10 +43,7 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
 
 
 def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
-    """Return True where every iteration adds to a container that outlives it and that nothing empties.
-
-    A container that the iteration creates, also in a function called from it, is freed with the iteration.
-    """
+    """Return True where every iteration adds to a container that nothing empties and no iteration creates."""
     container = _container(store, loop)
     if container is None or not all(_is_periodic(each.node, container) for each in store.conditions(loop)):
         return False
@@ -59,7 +62,7 @@ def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
 
 
 def _container(store: Op, loop: Loop) -> ast.expr | None:
-    """Return the expression that grows; None where it does not grow in every iteration."""
+    """Return the expression of the container that grows; None where no container grows in every iteration."""
     node = store.node
     match node:
         case ast.AugAssign(op=ast.Add()) if store.grad is True:

@@ -1,30 +1,30 @@
-"""``retain_graph=True`` keeps the graph of every update for a second backward that never comes.
+"""``retain_graph=True`` keeps the autograd graph of every update for a second ``backward()`` that never follows.
 
 What you see
-    Peak memory is up to twice what it needs to be: the graph of the previous update is still in memory while the next
-    one is built. It does not grow with the run.
+    The peak memory is up to twice as large as necessary, because the graph of the previous update is still in memory
+    while the next graph is built. The memory does not grow from update to update.
 
 Why it happens
-    PyTorch cannot know whether a second backward will follow. Often the flag was added against "Trying to backward
-    through the graph a second time" and is no longer needed.
+    PyTorch cannot know whether a second ``backward()`` will follow. Often the argument was added because of the error
+    "Trying to backward through the graph a second time" and is no longer needed.
 
 Fix
-    Pass ``retain_graph`` only where another backward through the same graph follows.
+    Pass ``retain_graph=True`` only if another ``backward()`` through the same graph follows.
 
         loss.backward()  # not loss.backward(retain_graph=True)
 
 When this is fine
-    - Several losses over one trunk, each with its own backward, of which all but the last retain.
-    - A generator that runs backward through the graph of its fakes again.
-    - Truncated backpropagation through time with overlapping windows.
-    - A graph that is built once and used in every update.
-    - A penalty now and then.
-    - ``create_graph``, which retains by itself.
+    - Several losses use the same layers, and all ``backward()`` calls except the last retain the graph.
+    - In a GAN, the discriminator and the generator both use the graph of the generated samples.
+    - You use truncated backpropagation through time, and the parts of the sequence overlap.
+    - You build a graph once and use it in every update.
+    - Only some updates need the graph a second time, for a penalty.
+    - You pass ``create_graph=True``, which also retains the graph.
 
 How it is detected
-    At run time, by hooks on every node of these graphs: the graphs that one line retained in twelve different updates
-    were freed, and no backward ran through any of them again. In the text: a loop builds the full graph again in every
-    iteration, from models that the file shows, and nothing else runs backward through it.
+    In a run, the sanitizer reports a line that retained graphs in twelve different updates, if all of them were freed
+    without a second backward pass. The linter reports a loop that builds the full graph again in every iteration, from
+    models in the file, if nothing else runs a backward pass through it.
 
 References
     torch.Tensor.backward, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
@@ -42,11 +42,11 @@ from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardStarted, GraphsRetained
 
-MIN_UPDATES = 13  # that retain; only then the first twelve graphs can be judged
+MIN_UPDATES = 13  # number of updates with retained graphs, after which the first twelve graphs can be judged
 
 
 class Detector(BaseDetector):
-    """Reports each line whose retained graphs were freed without a second backward."""
+    """Reports each line whose retained graphs were freed without a second backward pass."""
 
     subscribes_to = (BackwardStarted, GraphsRetained)
 
@@ -54,11 +54,11 @@ class Detector(BaseDetector):
         self._updates: set[int] = set()
 
     def observe(self, event: BackwardStarted | GraphsRetained) -> Evidence | None:
-        """Return evidence where a line retains graphs that no second backward used."""
+        """Return evidence where a line retains graphs that no second backward pass used."""
         if isinstance(event, GraphsRetained):
             return Evidence(
-                message=f"This line retained {event.count} graphs, and all of them were freed without a second "
-                "backward.",
+                message=f"This line retained {event.count} autograd graphs for a second `backward()`, but none "
+                "followed before they were freed.",
                 location=event.location,
             )
         if event.retain_graph and not event.create_graph and len(self._updates) < MIN_UPDATES:
@@ -72,7 +72,7 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each retaining backward in a loop whose graph is new in every iteration and not used again."""
+    """Yield each backward pass that retains a graph which is new in every iteration and not used again."""
     for backward in source.ops(OpKind.BACKWARD):
         if not backward.loops or not _retains_graph(source, backward):
             continue
@@ -81,31 +81,31 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             continue
         yield Hit(
-            message=f"`{ast.unparse(backward.node)}` retains the graph, but no other backward runs "
-            "through it before the next iteration builds a new graph.",
+            message=f"`{ast.unparse(backward.node)}` retains the autograd graph, but no other `backward()` uses it "
+            "before the next iteration builds a new graph.",
             node=backward.node,
             fix=_remove_retain_graph(source, backward),
         )
 
 
 def _retains_graph(source: SourceFile, backward: Op) -> bool:
-    place = "2" if source.qualified_name(backward.node.func) == "torch.autograd.backward" else "1"
+    position = "2" if source.qualified_name(backward.node.func) == "torch.autograd.backward" else "1"
     options = backward.options
-    retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
-    create = options.get("create_graph") or options.get(str(int(place) + 1))
+    retain = options.get("retain_graph") or (options.get(position) if len(backward.node.args) > 1 else None)
+    create = options.get("create_graph") or options.get(str(int(position) + 1))
     return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
 
 
 def _is_used_again(source: SourceFile, backward: Op) -> bool:
-    """Return True where a later operation may run backward through the same graph."""
+    """Return True where a later operation may run a backward pass through the same graph."""
     for each in source.ops_of_run(backward):
         passes = each.kind in (OpKind.BACKWARD, OpKind.ESCAPE) or each.name in (
             "torch.autograd.grad",
             "torch.autograd.backward",
         )
         if passes and each.index > backward.index:
-            given = (each.subject, *each.inputs, *each.options.values())
-            if share_graph(backward.subject, given, source):
+            values = (each.subject, *each.inputs, *each.options.values())
+            if share_graph(backward.subject, values, source):
                 return True
     return False
 
@@ -155,7 +155,7 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"loss.backward(retain_graph=True)": "loss.backward()"}),
-    fix="Remove retain_graph, or pass it only where another backward through the same graph follows.",
+    fix="Remove retain_graph=True, or pass it only if another backward() through the same graph follows.",
     rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),

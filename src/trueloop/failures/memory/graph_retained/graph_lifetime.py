@@ -1,4 +1,4 @@
-"""Decides from the text whether a loop builds a new graph in every iteration."""
+"""Decides from the source code whether a loop builds a new graph in every iteration."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -26,8 +26,8 @@ def is_built_each_iteration(source: SourceFile, root: AbstractValue, operation: 
 
     Args:
         source: the file.
-        root: the value that the backward starts from.
-        operation: the backward, in the loop or in a function called from it.
+        root: the value that the backward pass starts from.
+        operation: the backward pass, in the loop or in a function called from it.
         loop: the loop around it.
     """
     inside = [loop.node, *called_functions(source, operation.entry_point, loop)]
@@ -56,7 +56,7 @@ def called_functions(source: SourceFile, root: int, loop: Loop) -> list[Any]:
 
 
 def _is_data(value: AbstractValue, loop: Loop, source: SourceFile) -> bool:
-    """Return True for what the loop iterates over and for the result of ``next``."""
+    """Return True for the values that a loop iterates over and for the result of ``next``."""
     node = value.node
     if isinstance(node, ast.Call):
         return source.qualified_name(node.func) in ("builtins.next", "builtins.enumerate", "builtins.zip")
@@ -75,7 +75,7 @@ def _is_created_inside(value: AbstractValue, inside: Iterable[Any]) -> bool:
 
 
 def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
-    """Return True where a name is read before it is written: it holds a value of the previous iteration."""
+    """Return True where a name is read before it is written, so its value is from the previous iteration."""
     loads = dict[str, tuple[int, int]]()
     elsewhere = {path for each in inside if each is not node for path, _ in _reads(each)}
     for path, position in _reads(node):
@@ -128,10 +128,10 @@ def _is_number(value: ast.AST | None) -> bool:
 
 def share_graph(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
     """Return True where the graphs of two values may overlap in more than models and data."""
-    mine = {
+    own_values = {
         id(each)
         for each in one.autograd_graph()
         if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)
     }
     data = {id(each.iterable) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
-    return any(id(each) in mine - data for other in others for each in other.autograd_graph())
+    return any(id(each) in own_values - data for other in others for each in other.autograd_graph())

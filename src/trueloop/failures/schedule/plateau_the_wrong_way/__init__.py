@@ -1,25 +1,25 @@
 """``ReduceLROnPlateau`` has ``mode="max"`` for a loss, or ``mode="min"`` for an accuracy.
 
 What you see
-    The learning rate is cut again and again while training goes well. Soon it is so low that nothing changes.
+    The learning rate is reduced again and again although training goes well, until the loss hardly changes.
 
 Why it happens
-    The scheduler compares numbers and does not know what they mean. With the wrong mode every better value counts
-    as one without improvement, and after ``patience`` of them the rate falls. The default mode is "min".
+    The scheduler does not know whether a higher or a lower value is better. With the wrong mode every better value
+    counts as no improvement, and after more than ``patience`` such values the learning rate is reduced.
 
 Fix
-    Use "min" for a value that should fall, "max" for one that should rise.
+    Use "min" for a value that should fall and "max" for a value that should rise.
 
         ReduceLROnPlateau(optimizer, mode="min")  # scheduler.step(loss)
         ReduceLROnPlateau(optimizer, mode="max")  # scheduler.step(accuracy)
 
 When this is fine
-    - ``mode="max"`` with an accuracy, a score or a negated loss.
-    - ``mode="min"`` with a loss or an error rate.
+    - You use ``mode="max"`` with an accuracy, a score or a negated loss.
+    - You use ``mode="min"`` with a loss or an error rate.
 
 How it is detected
-    By lint, from the text only, where it shows the mode and the value certainly is the sum or mean of a PyTorch
-    loss, or of correct answers. At run time a falling value under "max" could also be a score that collapses.
+    Only the linter finds it, from the source code, if the mode is known and the value is certainly the sum or mean of a
+    PyTorch loss or of correct predictions. In a run, a falling value may also be a bad score.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         what = "a loss, which should fall" if metric is Metric.LOSS else "an accuracy, which should rise"
         yield Hit(
-            message=f'This value is {what}, but the scheduler has mode="{mode}": it cuts the learning rate while '
+            message=f'This value is {what}, but the scheduler has mode="{mode}": it reduces the learning rate although '
             "training goes well.",
             node=advance.node,
             related=((scheduler.node, "the scheduler is built here"),),
@@ -65,7 +65,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _mode(scheduler: AbstractValue) -> str | None:
-    """Return the mode of a ReduceLROnPlateau that this file builds in one place."""
+    """Return the mode of a ReduceLROnPlateau that one line of this file builds; None for other schedulers."""
     if scheduler.name != "torch.optim.lr_scheduler.ReduceLROnPlateau" or scheduler.union or "**" in scheduler.arguments:
         return None
     argument = scheduler.arguments.get("1") or scheduler.arguments.get("mode")
@@ -74,7 +74,7 @@ def _mode(scheduler: AbstractValue) -> str | None:
 
 
 def _switch_mode(source: SourceFile, scheduler: AbstractValue, mode: str) -> Fix | None:
-    """Return the fix: the other mode."""
+    """Return the fix that passes the other mode."""
     call = scheduler.node
     if not isinstance(call, ast.Call):
         return None
@@ -123,6 +123,6 @@ FAILURE = Failure(
             )
         },
     ),
-    fix='Use mode="min" for a value that should fall and mode="max" for one that should rise.',
+    fix='Use mode="min" for a value that should fall and mode="max" for a value that should rise.',
     rule=RULE,
 )

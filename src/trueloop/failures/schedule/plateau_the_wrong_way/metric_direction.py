@@ -1,4 +1,4 @@
-"""Decides from the text whether a number is a loss (lower is better) or an accuracy (higher is better)."""
+"""Decides from the source code whether a number is a loss (lower is better) or an accuracy (higher is better)."""
 
 import ast
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ SUMS: Final = frozenset(("binary Add", "binary Mult", "binary Div"))
 
 
 def metric_of(source: SourceFile, value: AbstractValue) -> Metric | None:
-    """Return the kind of metric that a number is; None where the text does not show it."""
+    """Return the kind of metric that a number is; None where it is unknown."""
     return _MetricSearch(source).metric(value, 0)
 
 
@@ -57,12 +57,12 @@ class _MetricSearch:
     def metric(self, value: AbstractValue, depth: int) -> Metric | None:
         if depth > MAX_DEPTH:
             return None
-        place = id(value), depth
-        if place not in self._known:
+        key = id(value), depth
+        if key not in self._known:
             alternatives = [each for each in value.alternatives() if each.kind is not ValueKind.CONSTANT]
             found = {self._metric_of(each, depth + 1) for each in alternatives}
-            self._known[place] = found.pop() if len(found) == 1 else None
-        return self._known[place]
+            self._known[key] = found.pop() if len(found) == 1 else None
+        return self._known[key]
 
     def _metric_of(self, value: AbstractValue, depth: int) -> Metric | None:
         creator = self._source.created_by.get(id(value))
