@@ -116,7 +116,7 @@ def test_one_update_is_what_torch_computes(open_page: Opened):
     weight, bias = made.after
     again = step(OneStep(dataset=300, batch=8, accumulate=2, processes=2, update=1, weight=weight, bias=bias))
     expect(panel.locator(".says")).to_have_text(next(again.stages()).says)
-    expect(page.locator(".timeline .says")).to_contain_text("to update 2.")
+    expect(page.locator(".timeline .says")).to_contain_text("update 2 follows after")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
@@ -126,7 +126,7 @@ def test_the_largest_run_is_legible_for_everybody(
     params = "dataset=1000000000000&batch=32&epochs=1000&accumulate=100&processes=64&iteration=5000"
     page = open_page("arithmetic", params=params, width=width, dark=dark)
     shows(page, plan(dataset=10**12, batch=32, epochs=1000, accumulate=100, processes=64))
-    expect(page.locator(".timeline .drawn")).to_contain_text("Each gap says how many lie between.")
+    expect(page.locator(".timeline .drawn")).to_contain_text("Each gap states how many are left out.")
     expect(page.locator(".one-step")).to_contain_text("this page computes at most")
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".windows .tick").count() < 120

@@ -26,7 +26,7 @@ export function flow({ onpoint }) {
     const spans = box.lines.map((/** @type {number[]} */ [first, last]) => (first === last ? `line ${first}` : `lines ${first} to ${last}`)).join(", ");
     return svg("g", {
       class: ["box", `is-${box.kind}`, box.about && `about-${box.about}`, box.new && "new"].filter(Boolean).join(" "),
-      tabindex: 0, role: "button", "aria-label": [box.words, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
+      tabindex: 0, role: "button", "aria-label": [box.text, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
       onfocus: choose, onmouseenter: point, onclick: choose,
       onmouseleave: () => { highlight(-1); onpoint([], false); }, onblur: () => { highlight(-1); onpoint([], false); },
     },
@@ -43,7 +43,7 @@ export function flow({ onpoint }) {
       boxes = chart.boxes;
       let y = 6;
       const places = boxes.map((box) => {
-        const lines = wrapped(box.words, box.kind === "ask" ? LETTERS - 5 : LETTERS);
+        const lines = wrapped(box.text, box.kind === "ask" ? LETTERS - 5 : LETTERS);
         const height = lines.length * LINE + 13;
         const place = { top: y, height, lines };
         y += height + GAP;
@@ -72,23 +72,23 @@ function shape(kind, top, height) {
   return svg("path", { d: `M${SIDE} ${middle}L${SIDE + cut} ${top}H${right - cut}L${right} ${middle}L${right - cut} ${top + height}H${SIDE + cut}Z` });
 }
 
-/** @param {{start: number, end: number, way: string, lane: number, words: string}} edge @param {{top: number, height: number}[]} places */
+/** @param {{start: number, end: number, direction: string, lane: number, label: string}} edge @param {{top: number, height: number}[]} places */
 function way(edge, places) {
   const from = places[edge.start], to = places[edge.end];
   const middle = SIDE + WIDE / 2;
-  if (edge.way === "down") {
+  if (edge.direction === "down") {
     const start = from.top + from.height;
-    return [line(`M${middle} ${start}V${to.top - 1}`), label(edge.words, middle + 5, start + 13, "start")];
+    return [line(`M${middle} ${start}V${to.top - 1}`), label(edge.label, middle + 5, start + 13, "start")];
   }
-  const left = edge.way === "back";
+  const left = edge.direction === "back";
   const out = LANE * edge.lane + 24;
   const near = left ? SIDE : SIDE + WIDE, x = left ? SIDE - out : SIDE + WIDE + out, turn = left ? 1 : -1;
-  const asks = edge.words !== "";
+  const asks = edge.label !== "";
   const start = from.top + from.height / 2, end = to.top + to.height / 2 - (left ? 5 : 0) * (edge.lane ? 1 : -1) * (asks || edge.lane ? 1 : 0);
   const r = 6, down = end > start ? 1 : -1;
   return [
     line(`M${near} ${start}H${x + r * turn}Q${x} ${start} ${x} ${start + r * down}V${end - r * down}Q${x} ${end} ${x + r * turn} ${end}H${near - turn}`, "around"),
-    label(edge.words, near - turn * 3, start - 4, left ? "end" : "start"),
+    label(edge.label, near - turn * 3, start - 4, left ? "end" : "start"),
   ];
 }
 

@@ -12,7 +12,7 @@ from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_count, format_number, format_size
 from trueloop.failures.load import catalogue
 from trueloop.failures.page import join_wrapped_lines, split_sections
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import Selection, selected
 
 EXAMPLE: Final = plan(dataset=10_000, batch=32, accumulate=4, processes=2, epochs=3, sample_bytes=3072)
@@ -113,7 +113,7 @@ def templates() -> tuple[Template, ...]:
 
 
 def _part(selection: Selection, *names: str) -> str:
-    return dedent(write(selection).part(*names))
+    return dedent(production_program(selection).part(*names))
 
 
 def _resume(text: str) -> str:

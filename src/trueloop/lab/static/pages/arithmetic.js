@@ -42,7 +42,7 @@ export async function mount(root, { params, setParams, announce }) {
     announce,
     lr: Number(params.get("lr")) || RATE,
     onrate: () => remember(),
-    next: () => { Object.assign(place, latest.moves.update); return update(); },
+    next: () => { Object.assign(place, latest.targets.update); return update(); },
   });
   fill(root,
     h("div", { class: "columns" },
@@ -55,7 +55,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let latest = null;
   let gone = false;
-  let room = 0;
+  let maxMarks = 0;
 
   async function update() {
     const wrong = empty() ?? outOfBounds(own, inputs.values);
@@ -64,8 +64,8 @@ export async function mount(root, { params, setParams, announce }) {
     awaited.textContent = wrong ? "The counts appear once the sizes are valid." : "Computing the counts …";
     if (wrong) return line.pause();
     try {
-      room = line.room();
-      const answer = await asking({ ...inputs.values, ...place, room });
+      maxMarks = line.maxMarks();
+      const answer = await asking({ ...inputs.values, ...place, max_marks: maxMarks });
       if (answer === null || gone) return;
       latest = answer;
       Object.assign(place, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
@@ -103,7 +103,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   const soon = later(update, 120);
-  const resized = later(() => latest && line.room() !== room && update(), 200);
+  const resized = later(() => latest && line.maxMarks() !== maxMarks && update(), 200);
   const watching = new ResizeObserver(resized);
   watching.observe(line.element);
   await update();

@@ -112,8 +112,8 @@ export async function mount(root, { params, setParams, announce }) {
     const text = sentence(ranks(), turn, phase);
     says.textContent = text;
     if (!stages.playing()) announce(text);
-    const drawn = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, turn + (phase > 0 ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.numbers));
-    const now = phase < 0 ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[turn]?.numbers ?? []);
+    const drawn = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, turn + (phase > 0 ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.indices));
+    const now = phase < 0 ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[turn]?.indices ?? []);
     const over = phase < 0;
     examples.setAttribute("aria-label", `${answer.examples.length} examples. ${text}`);
     fill(examples, ...dataset(answer.examples, { drawn, now, over }));
@@ -155,7 +155,7 @@ function sentence(ranks, turn, phase) {
   const batches = ranks.map((rank) => rank.batches[turn]).filter(Boolean);
   const first = batches[0];
   const whose = ranks.length > 1 ? `Step ${turn}, on every rank` : `Batch ${turn}`;
-  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.numbers)}.`;
+  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.indices)}.`;
   if (phase === 1) return `${whose}: the examples are read ${first.worker < 0 ? "by the main process" : `by worker ${first.worker}`}.`;
   return `${whose}: collate makes a tensor of shape [${first.shape.join(", ")}]${first.tokens.length ? `, ${Math.round(first.padding * 100)} % of it padding` : ""}.`;
 }
