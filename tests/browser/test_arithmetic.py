@@ -106,7 +106,7 @@ def test_one_update_is_what_torch_computes(open_page: Opened):
     expect(panel.locator(".chip")).to_have_count(16)
     expect(panel.locator(".dot")).to_have_count(300)
     expect(panel.locator(".dot.picked")).to_have_count(16)
-    assert str(made.micro_batches[0].numbers[0]) in panel.locator(".chip").first.inner_text()
+    assert str(made.micro_batches[0].indices[0]) in panel.locator(".chip").first.inner_text()
     for stage in made.stages():
         expect(panel.locator(".says")).to_have_text(stage.says)
         panel.get_by_label("One step forward").click()
@@ -136,6 +136,6 @@ def test_the_largest_run_is_legible_for_everybody(
 def test_an_address_that_means_nothing_is_named(open_page: Opened):
     page = open_page("arithmetic", params="batch=abc")
     expect(page.get_by_role("alert")).to_contain_text("batch is 'abc'. It must be a whole number")
-    expect(page.locator(".numbers-tiles")).to_have_text("The counts appear once the sizes are valid.")
+    expect(page.locator(".indices-tiles")).to_have_text("The counts appear once the sizes are valid.")
     page.get_by_label("Batch size B").fill("8")
-    expect(page.locator(".numbers-tiles")).to_contain_text("One epoch")
+    expect(page.locator(".indices-tiles")).to_contain_text("One epoch")

@@ -115,21 +115,21 @@ export function oneStep({ announce, next, lr, onrate }) {
 
   /** @param {any} stage @param {any} shown */
   function drawField(stage, shown) {
-    const now = new Set(shown.cells);
-    const earlier = new Set(made.micro_batches.slice(0, stage.shown).flatMap((/** @type {any} */ other) => other.cells));
-    const each = made.cell_holds === 1 ? "one example per dot" : `${number(Math.round(made.cell_holds))} examples per dot`;
+    const now = new Set(shown.dots);
+    const earlier = new Set(made.micro_batches.slice(0, stage.shown).flatMap((/** @type {any} */ other) => other.dots));
+    const each = made.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(made.examples_per_dot))} examples per dot`;
     fieldName.textContent = `Dataset: ${each}`;
-    field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.cells.length} of ${made.field} dots.`);
-    fill(field, ...Array.from({ length: made.field }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));
+    field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.dots.length} of ${made.dots} dots.`);
+    fill(field, ...Array.from({ length: made.dots }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));
   }
 
   /** @param {any} stage @param {any} shown */
   function drawBatch(stage, shown) {
     const ranks = JSON.parse(sizes).processes;
-    batchName.textContent = `Micro-batch ${shown.place + 1} of ${made.micro_batches_in_all}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
-    const more = shown.count - shown.numbers.length;
+    batchName.textContent = `Micro-batch ${shown.index + 1} of ${made.total_micro_batches}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
+    const more = shown.count - shown.indices.length;
     batch.className = `chips ${stage.kind}`;
-    fill(batch, ...shown.numbers.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
+    fill(batch, ...shown.indices.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
       more > 0 && h("span", { class: "muted" }, `and ${number(more)} more`));
   }
 
