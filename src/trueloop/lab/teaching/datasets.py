@@ -1,11 +1,11 @@
-"""The lines of a script that make its points, for each dataset: ``points`` [samples, 2] and ``labels`` [samples]."""
+"""Script lines that create each dataset: ``points`` [samples, 2] and ``labels`` [samples]."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 
 class Added(NamedTuple):
-    """A training point that was added by hand, where the script has centred and scaled its data."""
+    """A training point that was added by hand, in the coordinates of the centred and scaled data."""
 
     x: float
     y: float
@@ -86,7 +86,7 @@ held_out = torch.cat([held_out, torch.zeros(len(added), dtype=torch.bool)])
 
 
 def data(dataset: str, samples: int, noise: float, added: Sequence[Added] = ()) -> str:
-    """Return the lines that make ``points``, ``labels`` and ``held_out``, a mask."""
+    """Return the lines that define ``points``, ``labels`` and the mask ``held_out``."""
     text = MADE[dataset].strip() + "\n"
     if noise:
         text += NOISE
