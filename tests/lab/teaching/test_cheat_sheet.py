@@ -22,7 +22,7 @@ def test_the_words_are_those_of_the_arithmetic():
 
 def test_the_counts_are_worked_out():
     told = {count.name: (count.says, count.example) for count in counts()}
-    assert told["effective batch"] == ("Examples behind a full update: B × K × P.", str(32 * 4 * 2))
+    assert told["effective batch"] == ("Number of examples in a full update: B × K × P.", str(32 * 4 * 2))
     assert told["updates per epoch"][1] == str(EXAMPLE.updates_per_epoch) == "40"
     assert told["batch bytes"] == ("Memory of one full micro-batch of inputs on one process.", "96.0 KiB")
 
