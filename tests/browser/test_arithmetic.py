@@ -136,6 +136,6 @@ def test_the_largest_run_is_legible_for_everybody(
 def test_an_address_that_means_nothing_is_named(open_page: Opened):
     page = open_page("arithmetic", params="batch=abc")
     expect(page.get_by_role("alert")).to_contain_text("batch is 'abc'. It must be a whole number")
-    expect(page.locator(".indices-tiles")).to_have_text("The counts appear once the sizes are valid.")
+    expect(page.locator(".numbers-tiles")).to_have_text("The counts appear once the sizes are valid.")
     page.get_by_label("Batch size B").fill("8")
-    expect(page.locator(".indices-tiles")).to_contain_text("One epoch")
+    expect(page.locator(".numbers-tiles")).to_contain_text("One epoch")

@@ -72,7 +72,7 @@ def test_an_address_brings_a_selection_and_boxes_lead_to_lines(open_page: Opened
     page.locator(".code .line", has_text="optimizer.step()").click()
     expect(page.locator(".flow .box.pointed")).to_have_attribute("data-box", "update")
     page.locator("[data-name=checkpoint] summary").click()
-    expect(page.locator("[data-name=checkpoint]")).to_contain_text("Written in place, a crash while saving costs")
+    expect(page.locator("[data-name=checkpoint]")).to_contain_text("a crash while saving costs the checkpoint as well")
     expect(page.get_by_role("link", name="CKP003")).to_have_attribute("href", "#/signatures?code=CKP003")
     axe(page)
 
