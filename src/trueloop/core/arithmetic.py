@@ -205,14 +205,14 @@ def _size(name: str, value: object) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        whole = operator.index(value)  # pyright: ignore[reportArgumentType]  # whether it can is the question
+        size = operator.index(value)  # pyright: ignore[reportArgumentType]  # raises TypeError if it cannot
     except TypeError:
         raise InvalidConfig(f"{name} is {value!r}, not a whole number.", fix=fix) from None
-    if whole < 1:
-        raise InvalidConfig(f"{name} is {whole}, which is below 1.", fix=fix)
-    if whole > LARGEST:
+    if size < 1:
+        raise InvalidConfig(f"{name} is {size}, which is below 1.", fix=fix)
+    if size > LARGEST:
         raise InvalidConfig(f"{name} is above {LARGEST}, the largest index PyTorch has.", fix=f"Give a smaller {name}.")
-    return whole
+    return size
 
 
 def _notes_on_size(sizes: Plan) -> Iterator[str]:

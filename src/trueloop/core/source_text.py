@@ -68,8 +68,8 @@ class SourceText:
     @cached_property
     def newline(self) -> str:
         """The line end of the file."""
-        found = re.search(rb"\r\n|\r|\n", self.content)
-        return found[0].decode() if found else "\n"
+        match = re.search(rb"\r\n|\r|\n", self.content)
+        return match[0].decode() if match else "\n"
 
     def offset(self, line: int, column: int) -> int:
         """Return the byte position of a line and column of the syntax tree."""

@@ -83,7 +83,7 @@ def test_the_stages_tell_each_micro_batch_and_then_the_update():
         stages[15].says == "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
     )
     assert "divided by 160 examples" in stages[-1].says
-    assert [stage.shown for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
+    assert [stage.batch for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
 
 
 def test_what_cannot_be_shown_is_refused():

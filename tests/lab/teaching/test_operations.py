@@ -10,10 +10,10 @@ import pytest
 
 from trueloop.lab.teaching import operations, worked_programs
 from trueloop.lab.teaching.operations import TensorState, Trace, trace
-from trueloop.lab.teaching.worked_programs import AFTER, SIX, Six
+from trueloop.lab.teaching.worked_programs import AFTER, SIX, SixOperations
 
 EXAMPLES = [
-    Six(example=example, optimizer=optimizer, updates=3, lr=lr)
+    SixOperations(example=example, optimizer=optimizer, updates=3, lr=lr)
     for example, optimizer, lr in itertools.product(
         ("worked_example", "irises"), ("sgd", "momentum", "adam"), (0.01, 0.3)
     )
@@ -22,7 +22,7 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def classic() -> Trace:
-    return trace(Six())
+    return trace(SixOperations())
 
 
 def after(told: Trace, operation: str, update: int | None = None) -> dict[str, TensorState]:
@@ -84,7 +84,7 @@ def test_the_graph_is_built_by_forward_and_let_go_by_backward(classic: Trace):
 
 
 def test_the_graph_before_lives_until_its_loss_is_another():
-    told = trace(Six(updates=2))
+    told = trace(SixOperations(updates=2))
     alive = {(m.update, m.operation): m.nodes_alive for m in told.states}
     assert alive[1, "loss"] == 3
     assert alive[2, "forward"] == 5  # two of the new one, three that the old loss still holds
@@ -92,7 +92,7 @@ def test_the_graph_before_lives_until_its_loss_is_another():
 
 
 def test_what_the_optimizer_keeps_appears_with_its_first_update():
-    told = trace(Six(optimizer="adam"))
+    told = trace(SixOperations(optimizer="adam"))
     assert after(told, "update")["model.weight.exp_avg"].cells == (("−0.11", "−0.22"), ("0.18", "0.36"))
     card = next(card for card in told.groups if card.name == "model.weight")
     assert card.parts == (
@@ -104,7 +104,7 @@ def test_what_the_optimizer_keeps_appears_with_its_first_update():
 
 
 @pytest.mark.parametrize("six", EXAMPLES, ids=lambda six: f"{six.example}-{six.optimizer}-{six.lr}")
-def test_every_number_torch_came_to_is_that_of_its_formula(six: Six, monkeypatch: pytest.MonkeyPatch):
+def test_every_number_torch_came_to_is_that_of_its_formula(six: SixOperations, monkeypatch: pytest.MonkeyPatch):
     compared, write = 0, operations._texts
 
     def compare(sums: Any, value: Any):
@@ -131,7 +131,7 @@ def test_every_number_torch_came_to_is_that_of_its_formula(six: Six, monkeypatch
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_arithmetic_shown_is_right_as_it_is_written(six: Six):
+def test_the_arithmetic_shown_is_right_as_it_is_written(six: SixOperations):
     names = {"log": math.log, "max": max, "sqrt": math.sqrt}
     for moment in trace(six).states:
         for text in (cell for shown in moment.changes for row in shown.sums for cell in row):
@@ -148,7 +148,7 @@ def _python(text: str) -> str:
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::3], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(six: Six):
+def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(six: SixOperations):
     told, printed, program = trace(six), [], {}
     program["print"] = printed.append
     exec(told.text, program)
@@ -177,19 +177,19 @@ def test_nothing_is_left_behind():
 
     torch.manual_seed(5)
     state, tracer = torch.get_rng_state(), sys.gettrace()
-    trace(Six(example="irises"))
+    trace(SixOperations(example="irises"))
     assert torch.equal(torch.get_rng_state(), state)
     assert sys.gettrace() is tracer
 
 
 def test_numbers_that_blow_up_are_shown_as_they_are():
-    told = trace(Six(lr=1e30, updates=4))
+    told = trace(SixOperations(lr=1e30, updates=4))
     losses = [shown.cells for m in told.states for shown in m.changes if shown.name == "loss"]
     assert losses[-1] in ((("∞",),), (("nan",),))
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: Six):
+def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: SixOperations):
     held: dict[str, TensorState] = {}
     compared = 0
     for moment in trace(six).states:

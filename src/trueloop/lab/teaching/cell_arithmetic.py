@@ -88,33 +88,29 @@ def cross_entropy_gradient(outputs: Grid, classes: Sequence[int]) -> Sums:
     return _grid(n, len(outputs[0]), cell)
 
 
-def weight_gradient(output_gradient: Grid, inputs: Grid) -> Sums:
-    """Return dL/dW [out, in]: the output gradient [N, out] times the inputs [N, in], summed over the batch."""
-    return _grid(
-        len(output_gradient[0]),
-        len(inputs[0]),
-        lambda o, i: _products(_column(output_gradient, o), _column(inputs, i)),
-    )
+def weight_gradient(upstream: Grid, inputs: Grid) -> Sums:
+    """Return dL/dW [out, in]: the upstream gradient [N, out] times the inputs [N, in], summed over the batch."""
+    return _grid(len(upstream[0]), len(inputs[0]), lambda o, i: _products(_column(upstream, o), _column(inputs, i)))
 
 
-def bias_gradient(output_gradient: Grid) -> Sums:
-    """Return dL/db [1, out]: the output gradient [N, out], summed over the batch."""
-    return _grid(1, len(output_gradient[0]), lambda _, o: _total(_column(output_gradient, o)))
+def bias_gradient(upstream: Grid) -> Sums:
+    """Return dL/db [1, out]: the upstream gradient [N, out], summed over the batch."""
+    return _grid(1, len(upstream[0]), lambda _, o: _total(_column(upstream, o)))
 
 
-def input_gradient(output_gradient: Grid, weight: Grid) -> Sums:
-    """Return dL/dx [N, in]: the output gradient [N, out] times the weights [out, in]."""
-    return _grid(len(output_gradient), len(weight[0]), lambda n, i: _products(output_gradient[n], _column(weight, i)))
+def input_gradient(upstream: Grid, weight: Grid) -> Sums:
+    """Return dL/dx [N, in]: the upstream gradient [N, out] times the weights [out, in]."""
+    return _grid(len(upstream), len(weight[0]), lambda n, i: _products(upstream[n], _column(weight, i)))
 
 
-def relu_gradient(output_gradient: Grid, before: Grid) -> Sums:
-    """Return the output gradient where the input of ReLU was above 0, and 0 elsewhere."""
+def relu_gradient(upstream: Grid, before: Grid) -> Sums:
+    """Return the upstream gradient where the input of ReLU was above 0, and 0 elsewhere."""
 
     def cell(row: int, column: int) -> Sum:
-        gradient, slope = output_gradient[row][column], int(before[row][column] > 0)
+        gradient, slope = upstream[row][column], int(before[row][column] > 0)
         return Sum(text=f"{format_cell(gradient)} × {slope}", value=gradient * slope)
 
-    return _grid(len(output_gradient), len(output_gradient[0]), cell)
+    return _grid(len(upstream), len(upstream[0]), cell)
 
 
 def step(before: Grid, rate: float, direction: Grid) -> Sums:

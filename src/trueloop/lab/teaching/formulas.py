@@ -10,7 +10,7 @@ from torch import Tensor
 from trueloop.lab.teaching import cell_arithmetic
 from trueloop.lab.teaching.cell_arithmetic import Grid, Sums
 from trueloop.lab.teaching.tracing import MarkedLine
-from trueloop.lab.teaching.worked_programs import Six
+from trueloop.lab.teaching.worked_programs import SixOperations
 
 Values = Mapping[str, Tensor | None]
 Index = Literal["row", "column", ""]
@@ -46,11 +46,11 @@ LAYERS: Final = {
 """Example -> its linear layers: layer name, input name, output name."""
 
 
-def formulas(six: Six, marked: MarkedLine, before: Values, after: Values, update: int) -> Formulas:
+def formulas(settings: SixOperations, marked: MarkedLine, before: Values, after: Values, update: int) -> Formulas:
     """Return the formulas of one line.
 
     Args:
-        six: settings of the program.
+        settings: settings of the program.
         marked: the line.
         before: all tensors before the line ran.
         after: all tensors after the line.
@@ -58,14 +58,14 @@ def formulas(six: Six, marked: MarkedLine, before: Values, after: Values, update
     """
     values = _Values(before, after)
     if marked.mark in ("forward", "forward again"):
-        return _forward(six, values, marked.assigns[0])
+        return _forward(settings, values, marked.assigns[0])
     if marked.mark in ("loss", "loss again"):
-        return _loss(six, values, marked.assigns[0])
+        return _loss(settings, values, marked.assigns[0])
     by_mark: dict[str, Callable[[], Formulas]] = {
-        "backward": lambda: _backward(six, values),
-        "update": lambda: _update(six, values, update),
+        "backward": lambda: _backward(settings, values),
+        "update": lambda: _update(settings, values, update),
         "schedule": lambda: {
-            "lr": Formula(text="lr × gamma", sums=cell_arithmetic.decayed(values.number("lr"), six.gamma))
+            "lr": Formula(text="lr × gamma", sums=cell_arithmetic.decayed(values.number("lr"), settings.gamma))
         },
     }
     return by_mark[marked.mark]() if marked.mark in by_mark else {}
@@ -105,19 +105,21 @@ def _cell(*names: str) -> tuple[Read, ...]:
     return tuple(Read(name=name, row="row", column="column") for name in names)
 
 
-def _forward(six: Six, values: _Values, made: str) -> Formulas:
-    if made == "hidden":
+def _forward(settings: SixOperations, values: _Values, target: str) -> Formulas:
+    if target == "hidden":
         return {
-            made: Formula(text="max(0, before)", sums=cell_arithmetic.relu(values.was("before")), reads=_cell("before"))
+            target: Formula(
+                text="max(0, before)", sums=cell_arithmetic.relu(values.was("before")), reads=_cell("before")
+            )
         }
-    if made == "again" and six.example == "irises":
+    if target == "again" and settings.example == "irises":
         first = cell_arithmetic.linear(values.was("inputs"), values.was("first.weight"), values.was("first.bias"))
         hidden: Grid = [[max(0.0, each.value) for each in row] for row in first]
         # The program has no variable for these hidden units: the page still shows those of the previous forward pass.
-        return {made: _linear(values, hidden, "hidden", "second", on_page=False)}
-    out = "outputs" if made == "again" else made
-    layer, name = next((layer, source) for layer, source, target in LAYERS[six.example] if target == out)
-    return {made: _linear(values, values.was(name), name, layer)}
+        return {target: _linear(values, hidden, "hidden", "second", on_page=False)}
+    out = "outputs" if target == "again" else target
+    layer, name = next((layer, source) for layer, source, output in LAYERS[settings.example] if output == out)
+    return {target: _linear(values, values.was(name), name, layer)}
 
 
 def _linear(values: _Values, inputs: Grid, name: str, layer: str, *, on_page: bool = True) -> Formula:
@@ -132,19 +134,19 @@ def _linear(values: _Values, inputs: Grid, name: str, layer: str, *, on_page: bo
     )
 
 
-def _loss(six: Six, values: _Values, made: str) -> Formulas:
-    name = "again" if made == "loss_again" else "outputs"
+def _loss(settings: SixOperations, values: _Values, target: str) -> Formulas:
+    name = "again" if target == "loss_again" else "outputs"
     outputs, reads = values.was(name), (Read(name=name), Read(name="targets"))
-    if six.example == "worked_example":
+    if settings.example == "worked_example":
         text, cells = f"the mean of ({name} − targets)²", cell_arithmetic.mse(outputs, values.was("targets"))
     else:
         text, cells = "the mean of −log p(right class)", cell_arithmetic.cross_entropy(outputs, values.classes())
-    return {made: Formula(text=text, sums=cells, reads=reads)}
+    return {target: Formula(text=text, sums=cells, reads=reads)}
 
 
-def _backward(six: Six, values: _Values) -> Formulas:
-    result: Formulas = {"outputs.grad": _loss_gradient(six, values)}
-    for layer, source, out in LAYERS[six.example]:
+def _backward(settings: SixOperations, values: _Values) -> Formulas:
+    result: Formulas = {"outputs.grad": _loss_gradient(settings, values)}
+    for layer, source, out in LAYERS[settings.example]:
         output_gradient = values.now(f"{out}.grad")
         result[f"{layer}.weight.grad"] = Formula(
             text=f"{out}.gradᵀ @ {source}",
@@ -156,7 +158,7 @@ def _backward(six: Six, values: _Values) -> Formulas:
             sums=cell_arithmetic.bias_gradient(output_gradient),
             reads=(Read(name=f"{out}.grad", column="column"),),
         )
-    if six.example == "irises":
+    if settings.example == "irises":
         result["hidden.grad"] = Formula(
             text="outputs.grad @ second.weight",
             sums=cell_arithmetic.input_gradient(values.now("outputs.grad"), values.was("second.weight")),
@@ -170,10 +172,10 @@ def _backward(six: Six, values: _Values) -> Formulas:
     return result
 
 
-def _loss_gradient(six: Six, values: _Values) -> Formula:
+def _loss_gradient(settings: SixOperations, values: _Values) -> Formula:
     """Return the formula of the gradient of the loss with respect to the outputs."""
     outputs = values.was("outputs")
-    if six.example == "worked_example":
+    if settings.example == "worked_example":
         return Formula(
             text="2 (outputs − targets) / n",
             sums=cell_arithmetic.mse_gradient(outputs, values.was("targets")),
@@ -186,11 +188,11 @@ def _loss_gradient(six: Six, values: _Values) -> Formula:
     )
 
 
-def _update(six: Six, values: _Values, update: int) -> Formulas:
+def _update(settings: SixOperations, values: _Values, update: int) -> Formulas:
     result: Formulas = {}
-    for layer, _, _ in LAYERS[six.example]:
+    for layer, _, _ in LAYERS[settings.example]:
         for name in (f"{layer}.weight", f"{layer}.bias"):
-            result |= _OPTIMIZERS[six.optimizer](values, name, update)
+            result |= _OPTIMIZERS[settings.optimizer](values, name, update)
     return result
 
 

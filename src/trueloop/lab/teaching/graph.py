@@ -87,20 +87,18 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaves = {id(tensor): name for name, tensor in named.items()}
     owners = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
-    described: list[Node] = []
+    read_nodes: list[Node] = []
     for node, (column, row) in zip(nodes, positions, strict=True):
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
         of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
         does = DESCRIPTIONS.get(name, "").format(of=of or "the parameter")
-        tensors = tuple(_saved(node, owners))
-        described.append(
-            Node(name=name, leaf=leaf is not None, of=of, does=does, saved=tensors, column=column, row=row)
-        )
-    all_saved = [each for node in described for each in node.saved]
+        kept = tuple(_saved(node, owners))
+        read_nodes.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
+    all_saved = [each for node in read_nodes for each in node.saved]
     return Graph(
         root=root,
-        nodes=tuple(described),
+        nodes=tuple(read_nodes),
         edges=tuple(edges),
         saved_b=sum(each.size_b for each in all_saved if not each.freed),
         released=any(each.freed for each in all_saved),

@@ -39,7 +39,7 @@ class Stage:
     """One picture of the animation."""
 
     kind: Literal["picked", "forward", "backward", "update"]
-    shown: int
+    batch: int
     """Index in `Step.micro_batches` of the stage's micro-batch; the last one for the update."""
     says: str
 
@@ -73,30 +73,30 @@ class Step:
     def stages(self) -> Iterator[Stage]:
         """Yield the stages of the animation in order."""
         before = -1
-        for shown, batch in enumerate(self.micro_batches):
+        for index, batch in enumerate(self.micro_batches):
             hidden = batch.index - before - 1
             skipped = f"{format_count(hidden, 'micro-batch')} later: " if hidden else ""
             number = f"micro-batch {batch.index + 1} of {self.total_micro_batches}"
             examples = format_count(batch.count, "example")
             before = batch.index
             yield Stage(
-                kind="picked", shown=shown, says=f"{skipped}{examples} of the shuffled order are picked: {number}."
+                kind="picked", batch=index, says=f"{skipped}{examples} of the shuffled order are picked: {number}."
             )
             yield Stage(
                 kind="forward",
-                shown=shown,
+                batch=index,
                 says=f"Forward and loss: the squared errors add up to {format_float(batch.loss_sum, 4)}.",
             )
             yield Stage(
                 kind="backward",
-                shown=shown,
+                batch=index,
                 says=f"Backward adds to .grad, which is now {format_float(batch.weight_gradient, 4)} for the weight "
                 f"and {format_float(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
             )
         (w, b), (dw, db), (w_new, b_new) = self.before, self.gradient, self.after
         yield Stage(
             kind="update",
-            shown=len(self.micro_batches) - 1,
+            batch=len(self.micro_batches) - 1,
             says=f"Update: .grad divided by {format_count(self.count, 'example')} is {format_float(dw, 4)} and "
             f"{format_float(db, 4)}. "
             f"Weight: {format_float(w, 4)} - {self.lr:g} × {format_float(dw, 4)} = {format_float(w_new, 4)}; "

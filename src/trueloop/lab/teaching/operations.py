@@ -15,7 +15,7 @@ from trueloop.lab.teaching import graph
 from trueloop.lab.teaching.cell_arithmetic import Sums, format_cell
 from trueloop.lab.teaching.formulas import Formula, Read, formulas
 from trueloop.lab.teaching.tracing import MarkedLine, run_marked
-from trueloop.lab.teaching.worked_programs import MARKS, Six, program
+from trueloop.lab.teaching.worked_programs import MARKS, SixOperations, program
 
 Role = Literal["data", "parameter", "result", "gradient", "state", "rate"]
 _ORDER: Final[tuple[Role, ...]] = ("data", "parameter", "result", "rate", "gradient", "state")
@@ -96,13 +96,13 @@ class Trace:
 Values = dict[str, Tensor | None]
 
 
-def trace(six: Six) -> Trace:
+def trace(settings: SixOperations) -> Trace:
     """Run the program and record its variables after each operation.
 
     Cost: about 1 ms per line.
     """
-    text = program(six)
-    recorder = _Recorder(six)
+    text = program(settings)
+    recorder = _Recorder(settings)
     printed = run_marked(text, MARKS, recorder.record_line)
     return Trace(
         text=text,
@@ -117,8 +117,8 @@ def trace(six: Six) -> Trace:
 class _Recorder:
     """Records the changes of each line."""
 
-    def __init__(self, six: Six) -> None:
-        self._six = six
+    def __init__(self, settings: SixOperations) -> None:
+        self._settings = settings
         self.states: list[LineState] = []
         self.graphs: list[graph.Graph] = []
         self.refused = ""
@@ -130,7 +130,7 @@ class _Recorder:
     def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
         """Record the variables after a line."""
         # The first line of an update starts it: the next batch, or the forward pass if there is only one batch.
-        self._update += marked.mark == ("batch" if self._six.example == "irises" else "forward")
+        self._update += marked.mark == ("batch" if self._settings.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
         named = _named(program)
         self._read_graph(marked, named)
@@ -167,7 +167,7 @@ class _Recorder:
         return _DESCRIPTIONS[marked.mark].format(alive=self._live.count, saved=saved, **_numbers(values))
 
     def _changes(self, marked: MarkedLine, values: Values) -> Iterator[TensorState]:
-        known = formulas(self._six, marked, self._before, values, self._update)
+        known = formulas(self._settings, marked, self._before, values, self._update)
         for name, value in values.items():
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):

@@ -248,10 +248,10 @@ def _class_facts(settings: Pipeline, examples: tuple[Example, ...], ranks: tuple
     class_counts = settings.class_counts
     rare = min((label for label in range(CLASSES) if class_counts[label]), key=class_counts.__getitem__)
     without = sum(not batch.composition[rare] for batch in batches)
-    drawn = sum(batch.composition[rare] for batch in batches) / sum(len(batch.indices) for batch in batches)
+    share_drawn = sum(batch.composition[rare] for batch in batches) / sum(len(batch.indices) for batch in batches)
     yield (
         f"Class {'ABC'[rare]} makes up {format_percent(class_counts[rare] / len(examples))} of the dataset and "
-        f"{format_percent(drawn)} of the examples drawn in epoch 0; "
+        f"{format_percent(share_drawn)} of the examples drawn in epoch 0; "
         + (
             f"{without} of {format_count(len(batches), 'batch')} {'has' if without == 1 else 'have'} none of them."
             if without

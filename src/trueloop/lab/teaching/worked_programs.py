@@ -21,7 +21,7 @@ FLOWERS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Six:
+class SixOperations:
     """Settings of the program: six operations on one of two examples."""
 
     example: Example = "worked_example"
@@ -117,11 +117,11 @@ print(f"loss {loss.item():.4f}, and after the update {loss_again.item():.4f}")
 """
 
 
-def program(six: Six) -> str:
+def program(settings: SixOperations) -> str:
     """Return the program, which runs unchanged as a file."""
-    optimizer = _OPTIMIZERS[six.optimizer].format(lr=repr(six.lr))
-    settings = {"optimizer": optimizer, "gamma": repr(six.gamma), "updates": six.updates, "after": _AFTER}
-    if six.example == "worked_example":
-        return _WORKED.format(**settings)
+    optimizer = _OPTIMIZERS[settings.optimizer].format(lr=repr(settings.lr))
+    values = {"optimizer": optimizer, "gamma": repr(settings.gamma), "updates": settings.updates, "after": _AFTER}
+    if settings.example == "worked_example":
+        return _WORKED.format(**values)
     flowers = "\n".join(f"        {[list(flower) for flower in batch]}," for batch in FLOWERS)
-    return _IRISES.format(**settings, flowers=flowers, seed=six.seed, hidden=six.hidden)
+    return _IRISES.format(**values, flowers=flowers, seed=settings.seed, hidden=settings.hidden)

@@ -25,7 +25,7 @@ class Query:
 def answer(query: Query) -> dict[str, Any]:
     """Return the complete run: every tensor after every line, and the graphs."""
     from trueloop.lab.teaching.operations import trace
-    from trueloop.lab.teaching.worked_programs import Six
+    from trueloop.lab.teaching.worked_programs import SixOperations
 
-    traced = asdict(trace(Six(**asdict(query))))
+    traced = asdict(trace(SixOperations(**asdict(query))))
     return {"code": highlight(traced.pop("text")), **traced}

@@ -99,7 +99,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   function draw(at) {
     if (!made) return;
     const stage = made.stages[at];
-    const shown = made.micro_batches[stage.shown];
+    const shown = made.micro_batches[stage.batch];
     says.textContent = stage.says;
     if (stages.playing()) announce(stage.says);
     drawField(stage, shown);
@@ -116,7 +116,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   /** @param {any} stage @param {any} shown */
   function drawField(stage, shown) {
     const now = new Set(shown.dots);
-    const earlier = new Set(made.micro_batches.slice(0, stage.shown).flatMap((/** @type {any} */ other) => other.dots));
+    const earlier = new Set(made.micro_batches.slice(0, stage.batch).flatMap((/** @type {any} */ other) => other.dots));
     const each = made.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(made.examples_per_dot))} examples per dot`;
     fieldName.textContent = `Dataset: ${each}`;
     field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.dots.length} of ${made.dots} dots.`);
@@ -136,7 +136,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   /** @param {any} stage @param {any} shown */
   function drawModel(stage, shown) {
     const updated = stage.kind === "update";
-    const before = stage.shown > 0 ? made.micro_batches[stage.shown - 1] : { weight_gradient: 0, bias_gradient: 0 };
+    const before = stage.batch > 0 ? made.micro_batches[stage.batch - 1] : { weight_gradient: 0, bias_gradient: 0 };
     const held = updated || stage.kind === "backward" ? shown : before;
     /** @param {string} name @param {number} i @param {number} sum */
     const row = (name, i, sum) => h("tr", {}, h("th", { scope: "row" }, name),
