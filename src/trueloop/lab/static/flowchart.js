@@ -1,5 +1,5 @@
 // @ts-check
-// The flow chart: boxes from top to bottom, ways around them in lanes at the sides. What is drawn comes from the server.
+// The flow chart: boxes from top to bottom, and edges in lanes at the sides. The server defines boxes and edges.
 import { fill, svg } from "./dom.js";
 
 const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 27;
@@ -56,7 +56,7 @@ export function flow({ onpoint }) {
           svg("path", { d: "M0 0.8L8 4L0 7.2z", class: "tip" }))),
         chart.edges.map((edge) => way(edge, places)), drawn);
     },
-    /** Point at the box that a line belongs to. @param {number} line */
+    /** Highlight the box that a line belongs to. @param {number} line */
     point(line) {
       const at = boxes.findIndex((box) => box.lines.some((/** @type {number[]} */ [first, last]) => line >= first && line <= last));
       highlight(at);
@@ -98,7 +98,7 @@ const line = (d, more = "") => svg("path", { class: `way ${more}`, d, "marker-en
 /** @param {string} text @param {number} x @param {number} y @param {string} anchor */
 const label = (text, x, y, anchor) => (text ? svg("text", { class: "answer", x, y, "text-anchor": anchor }, text) : null);
 
-/** Break words into lines of at most so many letters. @param {string} words @param {number} letters */
+/** Break a text into lines with a maximum number of letters. @param {string} words @param {number} letters */
 function wrapped(words, letters) {
   /** @type {string[]} */
   const lines = [];

@@ -84,7 +84,7 @@ export async function mount(root, { params, setParams, announce }) {
     setParams({ ...changed(own, inputs.values, place), ...(step.lr !== RATE && { lr: String(step.lr) }) });
   }
 
-  /** A size that is being edited. */
+  /** Return the error of a size whose input is empty, or null. */
   function empty() {
     const name = SIZES.find((size) => typeof inputs.values[size] !== "string" && inputs.field(size).querySelector("input")?.value === "");
     return name ? { what: `${name} is empty.`, fix: "It must be a whole number." } : null;
@@ -121,7 +121,7 @@ function numbersOf(name, rows) {
     h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.says)))));
 }
 
-/** Read what an address asks for; what it does not say is the default, what it cannot mean is refused as if typed.
+/** Parse the settings in an address; an invalid value is refused like a typed one.
  * @param {any[]} fields @param {URLSearchParams} params */
 function from(fields, params) {
   /** @type {Record<string, any>} */
@@ -140,7 +140,7 @@ function changed(fields, values, place) {
   return Object.fromEntries([...said, ...Object.entries(place).filter(([, at]) => at > 0).map(([name, at]) => [name, String(at)])]);
 }
 
-/** Say which size cannot be, before anybody is asked; the bounds are the server's.
+/** Return the error of a size that is out of the server's bounds, or null, without a request.
  * @param {any[]} fields @param {Record<string, any>} values */
 function outOfBounds(fields, values) {
   for (const { name, kind, lowest, highest, optional } of fields) {

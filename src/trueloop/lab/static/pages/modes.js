@@ -1,5 +1,5 @@
 // @ts-check
-// Train and eval: the same network twice, on the same inputs; and what a forward keeps in memory.
+// Train and eval: the same network twice, on the same inputs; and the memory that a forward pass keeps.
 import { codePanel } from "../code.js";
 import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";

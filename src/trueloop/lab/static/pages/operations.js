@@ -1,5 +1,5 @@
 // @ts-check
-// The six operations: a run that the server has traced line by line, walked through forward and back.
+// The six operations: a run that the server has traced line by line, to step through forwards and backwards.
 import { codePanel } from "../code.js";
 import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
@@ -12,7 +12,7 @@ export const title = "The six operations";
 export const lead = "Every training loop repeats the same six operations. Step through them in real PyTorch, forwards and backwards, and see which tensors each one changes.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
-/** The colour of what an operation makes: values, gradients, updates. @type {Record<string, string>} */
+/** Operation -> colour of its results: values, gradients, updates. @type {Record<string, string>} */
 const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
 /** @type {Record<string, string>} */
 const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
@@ -24,7 +24,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
   let step = Number(params.get("step")) || 0;
-  let awaited = ""; // an operation that was asked for before there was anything to show
+  let awaited = ""; // an operation that was requested before the trace arrived
   const fields = await described("operations");
   const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
   const question = newest("operations");
@@ -82,7 +82,7 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** To an operation of the update that is shown, or else of the first. @param {string} name */
+  /** Go to an operation of the current update, or of the first one. @param {string} name */
   function jump(name) {
     if (!trace) {
       awaited = name;
@@ -138,7 +138,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (!focused) tell(best, best && [0, 0]);
   }
 
-  /** How a number came about, and which others it was made of. @param {any} tensor @param {[number, number] | undefined} cell */
+  /** Show the calculation of a number, and highlight the numbers in it. @param {any} tensor @param {[number, number] | undefined} cell */
   function tell(tensor, cell) {
     const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
     fill(sum, text

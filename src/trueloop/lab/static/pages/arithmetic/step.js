@@ -1,5 +1,5 @@
 // @ts-check
-// One update in slow motion: examples picked from the field, forward, loss, backward, the weights changed.
+// One update in slow motion: pick examples, forward, loss, backward, change the weights.
 import { codePanel } from "../../code.js";
 import { fill, h, later, number, svg } from "../../dom.js";
 import { Refused, newest } from "../../net.js";

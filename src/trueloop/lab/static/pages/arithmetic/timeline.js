@@ -3,7 +3,7 @@
 import { fill, h, number } from "../../dom.js";
 import { still } from "../../player.js";
 
-const TICK = 11; // pixels that a mark takes with its space
+const TICK = 11; // pixels per mark, with its margin
 
 /** @param {{go: (place: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
 export function timeline({ go, announce }) {

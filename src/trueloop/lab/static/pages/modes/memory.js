@@ -1,5 +1,5 @@
 // @ts-check
-// What a forward keeps in memory, measured in four ways of calling the same model.
+// The memory that a forward pass keeps, measured for four ways of calling the same model.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
 import { form } from "../../controls.js";

@@ -20,7 +20,7 @@ export function side({ name, title, words }) {
 
   const tell = (/** @type {string} */ text) => { sum.textContent = text; };
 
-  /** A number that says how it came about. @param {string} text @param {string} how @param {string} [kind] @param {string} [label] */
+  /** A number that shows its calculation. @param {string} text @param {string} how @param {string} [kind] @param {string} [label] */
   function number(text, how, kind = "", label = "") {
     return h("td", { class: kind }, h("button", { type: "button", class: "cell", "aria-label": `${label}: ${text}`, onfocus: () => tell(how), onclick: () => tell(how), onpointerenter: () => tell(how) }, text));
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// The graph that torch keeps behind a result, drawn where the server has placed its nodes; and its life, step by step.
+// PyTorch's graph of a result, with node positions from the server, and the bytes that it keeps at each step.
 import { fill, h, svg } from "../../dom.js";
 
 const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;

@@ -1,5 +1,5 @@
 // @ts-check
-// The parts of the pipeline's picture: the dataset, a rank's way, a batch's classes, a padded batch.
+// The parts of the pipeline's picture: the dataset, the stations of a rank, the classes of a batch, a padded batch.
 import { h } from "../../dom.js";
 
 export const CLASSES = ["A", "B", "C"];
@@ -19,7 +19,7 @@ export function dataset(examples, { drawn, now, over }) {
   });
 }
 
-/** One rank's way: order, reading, collate.
+/** The stations of one rank: order, reading, collate.
  * @param {any} rank @param {{place: number, several: boolean, turn: number, phase: number, examples: any[]}} at */
 export function lane(rank, { place, several, turn, phase, examples }) {
   const batch = phase < 0 ? null : rank.batches[turn];
@@ -48,7 +48,7 @@ function reader(batch) {
   return batch.worker < 0 ? "Reading: this process" : `Reading: worker ${batch.worker}`;
 }
 
-/** Take one of a number from what is left of it. @param {Map<number, number>} left @param {number} number */
+/** Decrement the count of an index; return false if it was 0. @param {Map<number, number>} left @param {number} number */
 function take(left, number) {
   const count = left.get(number) ?? 0;
   if (count) left.set(number, count - 1);
@@ -58,7 +58,7 @@ function take(left, number) {
 /** @param {number} number @param {any[]} examples */
 const chip = (number, examples) => h("span", { class: `chip class-${examples[number].label}` }, String(number));
 
-/** What a batch is made of, as a bar.
+/** A bar with the classes of a batch.
  * @param {any} batch @param {{number: number, widest: number, state: string, go: () => void}} at */
 export function bar(batch, { number, widest, state, go }) {
   const parts = batch.composition.map((/** @type {number} */ count, /** @type {number} */ label) => [count, label]).filter((/** @type {number[]} */ [count]) => count > 0);
