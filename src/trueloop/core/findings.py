@@ -118,7 +118,7 @@ class Verdict(StrEnum):
     FIRED = "fired"
     PASSED = "passed"
     NOT_APPLICABLE = "not applicable"
-    """The failure is impossible in this program, which lacks what it concerns."""
+    """The failure is impossible in this program, for example without a learning rate schedule."""
     NOT_JUDGED = "not judged"
     """The failure was possible but could not be checked; the verdict gives the reason."""
 

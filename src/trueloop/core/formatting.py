@@ -25,7 +25,7 @@ def format_size(count_bytes: int) -> str:
     if count_bytes < 1024:
         return format_count(count_bytes, "byte")
     value, unit = float(count_bytes), "bytes"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):  # noqa: B007  # the unit reached is what is printed
+    for unit in ("KiB", "MiB", "GiB", "TiB"):  # noqa: B007  # printed after the loop
         value /= 1024
         if value < 1024:
             break

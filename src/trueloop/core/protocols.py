@@ -177,7 +177,7 @@ class RunEnded:
     """"finished", "early_stop", "interrupted", "preempted" or "failed"."""
     seconds: float
     peak_memory_mib: float | None = None
-    """Peak memory of tensors on the CUDA device, else of the process; None where unknown."""
+    """Peak memory of tensors on the CUDA device, else of the process; None if unknown."""
 
 
 RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Notice | RunEnded

@@ -13,7 +13,7 @@ _GRAPH_CUTS: Final = re.compile(
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
     r"|(?<![\w.])(?:float|int|bool)\(|\b(?:torch|th)\.(?:as_)?tensor\("
 )
-"""Code that cuts the autograd graph or controls where it exists."""
+"""Code that cuts the autograd graph, or switches its recording on or off."""
 
 
 class Edit(NamedTuple):

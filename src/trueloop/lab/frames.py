@@ -64,9 +64,9 @@ class FrameSender:
         start_s = perf_counter()
         self._number += 1
         large = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0
-        curves = play.take()
+        curves = play.take_curves()
         with play.isolated():
-            planes = build_planes(play.model, play.half, neurons=self.neurons and large)
+            planes = build_planes(play.model, play.half_width, neurons=self.neurons and large)
             header = self._header(play, state, curves)
             if large and sum(p.numel() for p in play.model.parameters()) <= MAX_WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}

@@ -55,7 +55,7 @@ from trueloop.lab.simulator_commands import (
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.decision_planes import layers
 from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
-from trueloop.lab.teaching.memory import measured_by
+from trueloop.lab.teaching.memory import describe_method
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
@@ -187,7 +187,7 @@ class Simulator:
             self._process_commands(0.01 if self._needs_frame and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
-        if play.held_mib() > MAX_MIB:
+        if play.used_mib() > MAX_MIB:
             raise Stopped(f"The run used more than {MAX_MIB:g} MiB of memory.")
 
     def _send_ended(self, play: Play, why: str, report: Report) -> None:
@@ -213,9 +213,9 @@ class Simulator:
             "text": play.program.text, "script": highlight(play.program.text),
             "broken": [each._asdict() for each in loop.changed_lines()],
             "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
-            "classes": simulation.classes, "span": [-play.half, play.half],
+            "classes": simulation.classes, "span": [-play.half_width, play.half_width],
             "layers": layers(simulation.hidden, simulation.classes), "updates": simulation.updates,
-            "memory": measured_by(),
+            "memory": describe_method(),
         })  # fmt: skip
 
     def _send_finding(self, finding: Finding) -> None:
@@ -346,7 +346,7 @@ def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: 
     loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
     play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
     play.run()
-    curves = play.take()
+    curves = play.take_curves()
     return Record(
         update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
         sweep=play.sweep,

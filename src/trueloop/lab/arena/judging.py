@@ -53,7 +53,7 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
         BoardError: the entry has no result, or the track has changed.
     """
     if row.is_open or not row.trials or row.trials[0].end == End.FAILED:
-        raise BoardError(f"Entry {row.id} has no result to compare with: it is {row.state}.")
+        raise BoardError(f"Entry {row.id} has no result to compare with: its state is {str(row.state)!r}.")
     if find_track(row.track).fingerprint != row.track_fingerprint:
         raise BoardError(
             f"The track {row.track!r} has changed since entry {row.id} was judged.",

@@ -20,7 +20,7 @@ class _Allocated(ctypes.Structure):
     ]  # fmt: skip
 
 
-def held_bytes() -> int:
+def used_bytes() -> int:
     """Return the bytes in use: with glibc, those allocated by malloc and not freed.
 
     PyTorch allocates CPU tensors and graph nodes with malloc; small Python objects are allocated elsewhere and not
@@ -47,13 +47,13 @@ class Meter:
         """Return the bytes in use."""
         start_s = perf_counter()
         if start_s >= self._again_s:
-            self._last = held_bytes()
+            self._last = used_bytes()
             end_s = perf_counter()
             self._again_s = end_s + (end_s - start_s) * (1 / self._share - 1)
         return self._last
 
 
-def measured_by() -> str:
+def describe_method() -> str:
     """Return a description of how memory is measured on this system."""
     return "bytes allocated by malloc" if _reader() is not _resident else "resident memory"
 

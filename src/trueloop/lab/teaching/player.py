@@ -74,12 +74,12 @@ class Play:
         self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
-        """Curves since the latest `take`."""
+        """Curves since the latest call of `take_curves`."""
         self.edits: list[str] = []
         """Descriptions of the edits made while the script ran."""
         self.first_not_finite: int | None = None
         """First update with a non-finite loss."""
-        self.half = 1.0
+        self.half_width = 1.0
         """Half the width of a square around all points, known from the first batch on."""
         self.sweep: list[float] = []
         """MiB allocated at each batch of the latest evaluation, above its first batch."""
@@ -113,16 +113,16 @@ class Play:
         """Number of live graphs of the network."""
         return len(self._alive)
 
-    def held_mib(self) -> float:
-        """Return the memory in use, above that at the start."""
+    def used_mib(self) -> float:
+        """Return the memory in use, as MiB above the start of the run."""
         return (self._meter.read() - self._start_bytes) / 2**20
 
     def memory_mib(self) -> float:
-        """Return the peak memory since the last call, above that at the start."""
+        """Return the peak memory since the last call, as MiB above the start of the run."""
         peak, self._peak = max(self._peak, self._meter.read()), 0
         return (peak - self._start_bytes) / 2**20
 
-    def take(self) -> Curves:
+    def take_curves(self) -> Curves:
         """Return the curves since the last call."""
         self._record_evaluations()
         curves, self.curves = self.curves, Curves()
@@ -243,7 +243,7 @@ class Play:
             farthest = max(
                 float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
             )
-            self.half = math.ceil(4.4 * farthest) / 4
+            self.half_width = math.ceil(4.4 * farthest) / 4
         if self._pending_changes and not self._leaves_batch_of_one(sum(by for by, _ in self._pending_changes)):
             with self.isolated():
                 for _, change in self._pending_changes:

@@ -124,7 +124,7 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     gc.collect()  # garbage of an earlier run must not be freed during this one, while its memory is measured
 
     def before_batch(play: Play) -> None:
-        _take(play, recorded)  # at every batch: an evaluation gets the update at which it is taken
+        _record_curves(play, recorded)  # at every batch: an evaluation gets the update at which it is taken
         recorded.add("graphs", play.update, play.graphs)
         recorded.add("memory", play.update, max(0.0, play.memory_mib()))
 
@@ -133,12 +133,12 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
         around(play)
     except Exception as error:  # noqa: BLE001 - the error of a broken script belongs to its signature
         recorded.raised = f"{type(error).__name__}: {str(error)[:200]}"
-    _take(play, recorded)
+    _record_curves(play, recorded)
     return recorded
 
 
-def _take(play: Play, recording: Recording) -> None:
-    curves = play.take()
+def _record_curves(play: Play, recording: Recording) -> None:
+    curves = play.take_curves()
     for update, loss, norm, rate in zip(curves.update, curves.loss, curves.norm, curves.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
             recording.add(name, update, value)

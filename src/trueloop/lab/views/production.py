@@ -1,4 +1,4 @@
-"""Page "Production loop": the program of a selection, its chart, the Trainer call that equals it, and what it costs."""
+"""Answers page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,4 +1,4 @@
-"""Page "Bug signatures": curves of the correct and the broken teaching script from several seeds."""
+"""Answers page "Bug signatures" with curves of the correct and the broken teaching script from several seeds."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ function costs(summaryText) {
   return [
     h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
       "Each bar begins at 1 and ends at the median; a tick is a factor of two. Work done once per epoch is divided among its updates. ",
-      "These are figures of a CPU: on a GPU autocast saves time instead."),
+      "Measured on a CPU; on a GPU, autocast saves time."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
         models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
