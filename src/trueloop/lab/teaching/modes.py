@@ -85,12 +85,12 @@ class Comparison:
     printed: str
     inputs: Cells
     left: tuple[ForwardPass, ...]
-    """Empty if PyTorch raised, as it does for a batch of one."""
+    """Passes in train mode; empty if PyTorch raised an error, as it does for a batch of one."""
     right: tuple[ForwardPass, ...]
     lines: tuple[int, int]
     """Line numbers of the two forward passes in the program."""
     refused: str
-    """PyTorch's error message; empty if it did not raise."""
+    """PyTorch's error message; empty if there was no error."""
     scale: str
     """Factor by which dropout multiplies the values that it keeps."""
     running_means: tuple[tuple[float, ...], ...]

@@ -24,10 +24,10 @@ class MicroBatch:
     index: int
     """Index of the micro-batch within the window, from 0."""
     indices: tuple[int, ...]
-    """Dataset indices of its first examples; rank r of P processes gets every P-th, from the r-th on."""
+    """Dataset indices of the first examples; rank r of P processes gets every P-th index, from the r-th on."""
     count: int
     dots: tuple[int, ...]
-    """Dots of the picture that contain its examples."""
+    """Indices of the dots that represent the examples of the micro-batch."""
     loss_sum: float
     weight_gradient: float
     """The weight's `.grad` after its backward pass: the sum over all examples of the window so far."""

@@ -76,7 +76,7 @@ class TensorGroup:
     name: str
     role: Role
     parts: tuple[str, ...]
-    """Names of its gradient and of its optimizer states."""
+    """Names of the tensor's gradient and optimizer states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

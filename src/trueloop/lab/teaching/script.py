@@ -85,7 +85,7 @@ evaluations.append(evaluate())
 print("epoch {}: held-out loss {:.4f}, accuracy {:.3f}".format(epoch + 1, *evaluations[-1]))
 """
 SHARE: Final = """
-# Each batch counts by its points, so that the window is as one big batch, also where it is short
+# Weight each batch by its number of points, so that the window equals one large batch, even if it is short
 in_window = min(window * batch_size, len(train_set) - number // window * window * batch_size)
 loss = loss * len(targets) / in_window
 """
@@ -96,7 +96,7 @@ if (epoch + 1) % 5 == 0:
     best_model.load_state_dict(best_weights)
     with torch.no_grad():
         right = (best_model(points[held_out]).argmax(1) == labels[held_out]).sum().item()
-    print("the best so far was kept at {:.3f}, and has {:.3f}".format(best, right / len(held_out_set)))
+    print("best accuracy {:.3f}, accuracy of the kept weights {:.3f}".format(best, right / len(held_out_set)))
 """
 
 

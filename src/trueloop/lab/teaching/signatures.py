@@ -33,7 +33,7 @@ POINTS: Final = 52  # maximum number of points of a curve
 EDGE: Final = 0.02  # fraction of values that may lie beyond each edge of a plot, so that a spike does not flatten it
 FORMAT: Final = 2
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
-"""Lower limit of the values that differences are divided by: a few KiB of the C library's bookkeeping are noise."""
+"""Minimum of the value by which a difference is divided: a few KiB of the C library's bookkeeping are noise."""
 WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
 """Weight of a quantity's difference in the order of the plots: the first run in a process allocates extra memory."""
 

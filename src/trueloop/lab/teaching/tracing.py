@@ -31,7 +31,7 @@ class MarkedLine:
 
 
 Observer = Callable[[MarkedLine, Mapping[str, Any]], None]
-"""Called with a line and the program's variables after it, which it must not change."""
+"""Called with a line and the program's variables after this line, which the observer must not change."""
 
 
 def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:

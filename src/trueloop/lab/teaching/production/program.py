@@ -13,7 +13,7 @@ from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Sni
 
 
 def trainer_program(selection: Selection) -> Program:
-    """Generate the program that does with `trueloop.Trainer` what the selection's program writes out.
+    """Generate the program that uses `trueloop.Trainer` for the same components.
 
     Args:
         selection: the components, completed with those that they require.

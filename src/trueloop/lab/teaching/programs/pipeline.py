@@ -219,7 +219,7 @@ def _sampler(settings: Pipeline) -> str:
 
 
 def _arguments(settings: Pipeline) -> list[str]:
-    """Generate the arguments of DataLoader, even a shuffle=True that contradicts the sampler: torch refuses it."""
+    """Generate the arguments of DataLoader, even a shuffle=True that contradicts the sampler: PyTorch refuses it."""
     arguments = ["examples"]
     if settings.buckets:
         arguments.append(f"batch_sampler=LengthBuckets(sampler, examples.lengths, {settings.batch})")
