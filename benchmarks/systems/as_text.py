@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from measure import Clock, Cost, SideBySide, interleave, machine
 
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 from trueloop.lab.teaching.production.snippets import DATA
 
@@ -43,8 +43,8 @@ SELECTIONS: Mapping[str, Selection] = {
 
 def halves(selection: Selection, model: str) -> tuple[Any, Any]:
     """Compile what a program does before training, and training itself, over fewer epochs and more data."""
-    settings = write(selection).part("settings").replace("EPOCHS = 10", f"EPOCHS = {EPOCHS}")
-    program = write(selection, {"settings": settings, "data": LOAD, **MODELS[model]})
+    settings = production_program(selection).part("settings").replace("EPOCHS = 10", f"EPOCHS = {EPOCHS}")
+    program = production_program(selection, {"settings": settings, "data": LOAD, **MODELS[model]})
     before, loop = program.halves
     return compile(before, "before", "exec"), compile(loop, "loop", "exec")
 

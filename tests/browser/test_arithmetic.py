@@ -33,7 +33,7 @@ def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened)
     made = plan(dataset=1003, batch=32, epochs=3, processes=6)
     shows(page, made)
     expect(page.locator("[data-key=repeated_per_epoch] .value")).to_have_text("5")
-    expect(page.locator(".notes")).to_contain_text("1003 examples do not divide among 6 processes")
+    expect(page.locator(".notes")).to_contain_text("1003 examples cannot be split evenly over 6 processes")
     page.get_by_label("Learning rate").fill("0.5")
     page.wait_for_function("() => location.hash.includes('processes=6') && location.hash.includes('lr=0.5')")
     page.reload()
@@ -106,7 +106,7 @@ def test_one_update_is_what_torch_computes(open_page: Opened):
     expect(panel.locator(".chip")).to_have_count(16)
     expect(panel.locator(".dot")).to_have_count(300)
     expect(panel.locator(".dot.picked")).to_have_count(16)
-    assert str(made.micro_batches[0].numbers[0]) in panel.locator(".chip").first.inner_text()
+    assert str(made.micro_batches[0].indices[0]) in panel.locator(".chip").first.inner_text()
     for stage in made.stages():
         expect(panel.locator(".says")).to_have_text(stage.says)
         panel.get_by_label("One step forward").click()
@@ -116,7 +116,7 @@ def test_one_update_is_what_torch_computes(open_page: Opened):
     weight, bias = made.after
     again = step(OneStep(dataset=300, batch=8, accumulate=2, processes=2, update=1, weight=weight, bias=bias))
     expect(panel.locator(".says")).to_have_text(next(again.stages()).says)
-    expect(page.locator(".timeline .says")).to_contain_text("to update 2.")
+    expect(page.locator(".timeline .says")).to_contain_text("update 2 follows after")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
@@ -126,7 +126,7 @@ def test_the_largest_run_is_legible_for_everybody(
     params = "dataset=1000000000000&batch=32&epochs=1000&accumulate=100&processes=64&iteration=5000"
     page = open_page("arithmetic", params=params, width=width, dark=dark)
     shows(page, plan(dataset=10**12, batch=32, epochs=1000, accumulate=100, processes=64))
-    expect(page.locator(".timeline .drawn")).to_contain_text("Each gap says how many lie between.")
+    expect(page.locator(".timeline .drawn")).to_contain_text("Each gap states how many are left out.")
     expect(page.locator(".one-step")).to_contain_text("this page computes at most")
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".windows .tick").count() < 120

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.teaching.pipeline import PipelineRun, drawn
+from trueloop.lab.teaching.pipeline import PipelineRun, run_pipeline
 from trueloop.lab.teaching.programs.pipeline import Pipeline, pipeline
 
 Opened = Callable[..., Page]
@@ -33,11 +33,11 @@ def to_the_end(page: Page) -> None:
 
 def test_examples_walk_into_batches(open_page: Opened):
     page = open_page("pipeline")
-    found = drawn(Pipeline())
+    found = run_pipeline(Pipeline())
     shows(page, found)
     first = found.epochs[0][0].batches[0]
     says = page.locator(".page .says")
-    expect(says).to_have_text(f"Batch 0: the sampler gives {', '.join(f'#{number}' for number in first.numbers)}.")
+    expect(says).to_have_text(f"Batch 0: the sampler gives {', '.join(f'#{number}' for number in first.indices)}.")
     expect(page.locator(".examples .example.now")).to_have_count(8)
     on = page.get_by_label("One step forward")
     on.click()
@@ -66,9 +66,9 @@ def test_examples_move_for_who_wants_motion(open_page: Opened):
     assert page.evaluate(moving) == 0
     page.get_by_label("One step back").click()
     page.emulate_media(reduced_motion="no-preference")
-    read = drawn(Pipeline(sampler="distributed")).epochs[0]
+    read = run_pipeline(Pipeline(sampler="distributed")).epochs[0]
     clicked = "() => { document.querySelector('[aria-label=\"One step forward\"]').click(); return (%s)(); }"
-    assert page.evaluate(clicked % moving) == sum(len(draw.batches[0].numbers) for draw in read)
+    assert page.evaluate(clicked % moving) == sum(len(draw.batches[0].indices) for draw in read)
 
 
 def test_what_drop_last_leaves_out_and_the_address(open_page: Opened, axe: Callable[[Page], None]):
@@ -76,7 +76,7 @@ def test_what_drop_last_leaves_out_and_the_address(open_page: Opened, axe: Calla
     expect(page.locator(".batch.ahead").first).to_be_visible()
     axe(page)
     page.get_by_label("drop_last").check()
-    found = drawn(Pipeline(examples=43, drop_last=True))
+    found = run_pipeline(Pipeline(examples=43, drop_last=True))
     left = found.epochs[0][0].left_out
     expect(page.locator(".left-out")).to_have_text(f"left out: {', '.join(f'#{number}' for number in left)}")
     to_the_end(page)
@@ -91,17 +91,17 @@ def test_ranks_share_the_data_and_repeats_are_marked(open_page: Opened):
     page = open_page("pipeline")
     expect(page.get_by_label("Ranks")).to_be_hidden()
     page.get_by_label("Sampler", exact=True).select_option("distributed")
-    shows(page, drawn(Pipeline(sampler="distributed")))
+    shows(page, run_pipeline(Pipeline(sampler="distributed")))
     expect(page.locator(".chip.repeated")).to_have_count(3)  # two, and the one in the legend
     page.get_by_label("Call set_epoch").uncheck()
     expect(page.locator(".notes")).to_contain_text("`set_epoch` was not called")
     page.get_by_label("Made by").select_option("trueloop")
     page.get_by_label("Call set_epoch").check()
-    shows(page, drawn(Pipeline(sampler="distributed", made_by="trueloop")))
+    shows(page, run_pipeline(Pipeline(sampler="distributed", made_by="trueloop")))
     to_the_end(page)
     expect(page.locator(".examples .example.twice")).to_have_count(0)
     page.get_by_label("Sampler", exact=True).select_option("weighted")
-    shows(page, drawn(Pipeline(sampler="weighted", made_by="trueloop", shuffle=False)))
+    shows(page, run_pipeline(Pipeline(sampler="weighted", made_by="trueloop", shuffle=False)))
     expect(page.get_by_label("shuffle")).to_be_hidden()
 
 
@@ -109,14 +109,14 @@ def test_sequences_are_padded_and_the_mask_is_drawn(open_page: Opened):
     page = open_page("pipeline", params="workers=2")
     page.get_by_label("Sequences of different lengths").check()
     asked = Pipeline(sequences=True, workers=2)
-    found = drawn(asked)
+    found = run_pipeline(asked)
     shows(page, found)
     batch = found.epochs[0][0].batches[0]
-    expect(page.locator(".matrix tr")).to_have_count(len(batch.numbers))
+    expect(page.locator(".matrix tr")).to_have_count(len(batch.indices))
     expect(page.locator(".matrix td.token")).to_have_count(sum(batch.lengths))
-    expect(page.locator(".matrix td")).to_have_count(len(batch.numbers) * batch.shape[1])
+    expect(page.locator(".matrix td")).to_have_count(len(batch.indices) * batch.shape[1])
     page.get_by_label("Batch similar lengths").check()
-    expect(page.locator(".notes")).to_contain_text(re.compile("Without batching alike lengths it would be"))
+    expect(page.locator(".notes")).to_contain_text(re.compile("Without batches of similar lengths it would be"))
     page.get_by_label("Show batch 3").click()
     expect(page.locator(".station.active h4").first).to_have_text("Reading: worker 1")
 
@@ -125,9 +125,9 @@ def test_what_an_address_cannot_mean_is_refused_in_words(open_page: Opened):
     open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
     page = open_page("pipeline", params="sampler=random&shuffle=true")
     expect(page.locator(".error")).to_contain_text("torch refuses these settings together.")
-    expect(page.locator(".error")).to_contain_text("Leave shuffle to the sampler")
+    expect(page.locator(".error")).to_contain_text("Set shuffle=False")
     page.get_by_label("Sampler", exact=True).select_option("sequential")
-    shows(page, drawn(Pipeline(sampler="sequential", shuffle=False)))
+    shows(page, run_pipeline(Pipeline(sampler="sequential", shuffle=False)))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (360, False)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.teaching.production.program import trainer_program, write
+from trueloop.lab.teaching.production.program import production_program, trainer_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
 Opened = Callable[..., Page]
@@ -19,11 +19,13 @@ TEXT = (
 
 def shows(page: Page, selection: Selection) -> None:
     """Wait for the text of a selection, and hold what is shown against it to the letter."""
-    lines = [sum(map(bool, made.text.split("\n"))) for made in (write(selection), trainer_program(selection))]
+    lines = [
+        sum(map(bool, made.text.split("\n"))) for made in (production_program(selection), trainer_program(selection))
+    ]
     page.wait_for_function(
         f"() => / has {lines[0]} lines?.*trueloop {lines[1]}\\./.test(document.querySelector('.changes').textContent)"
     )
-    assert page.evaluate(TEXT) == [write(selection).text, trainer_program(selection).text]
+    assert page.evaluate(TEXT) == [production_program(selection).text, trainer_program(selection).text]
 
 
 def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page], None]):
@@ -45,7 +47,7 @@ def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page]
     page.get_by_label("Early stopping").check()
     shows(page, selected("clipping", "early_stopping"))
     expect(page.get_by_label("Evaluation", exact=True)).to_be_checked()
-    expect(page.get_by_text("Early stopping judges by an evaluation.")).to_be_visible()
+    expect(page.get_by_text("Early stopping needs an evaluation.")).to_be_visible()
     page.locator(".gone summary").click()
     expect(page.locator(".gone pre")).to_contain_text("train_data = TensorDataset(images, labels)")
     axe(page)
@@ -70,7 +72,7 @@ def test_an_address_brings_a_selection_and_boxes_lead_to_lines(open_page: Opened
     page.locator(".code .line", has_text="optimizer.step()").click()
     expect(page.locator(".flow .box.pointed")).to_have_attribute("data-box", "update")
     page.locator("[data-name=checkpoint] summary").click()
-    expect(page.locator("[data-name=checkpoint]")).to_contain_text("Written in place, a crash while saving costs")
+    expect(page.locator("[data-name=checkpoint]")).to_contain_text("a crash while saving costs the checkpoint as well")
     expect(page.get_by_role("link", name="CKP003")).to_have_attribute("href", "#/signatures?code=CKP003")
     axe(page)
 
@@ -87,7 +89,9 @@ def test_everything_is_reached_by_keyboard_and_can_be_kept(open_page: Opened):
     shows(page, selected(*[name for name in NAMES if name != "progress"]))
     with page.expect_download() as kept:
         page.get_by_role("button", name="Save as train.py").click()
-    assert Path(kept.value.path()).read_text() == write(selected(*[n for n in NAMES if n != "progress"])).text
+    assert (
+        Path(kept.value.path()).read_text() == production_program(selected(*[n for n in NAMES if n != "progress"])).text
+    )
     page.get_by_role("button", name="Minimal loop").click()
     shows(page, Selection())
     for name in NAMES[:2]:

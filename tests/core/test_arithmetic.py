@@ -171,7 +171,7 @@ def test_a_dataset_smaller_than_the_effective_batch_is_noted():
 
 
 def test_the_weight_of_the_partial_batch_in_a_mean_of_means_is_noted():
-    assert "holds 16 of 32 examples. In a mean of batch means each of them counts 2 times" in notes(
+    assert "has 16 of 32 examples. In a mean of batch means each of them counts 2 times" in notes(
         dataset=10000, batch=32
     )
     means = [1.0] * 312 + [0.0]  # of 313 batch means, the last over 16 examples
@@ -183,7 +183,7 @@ def test_the_short_window_is_noted_with_what_a_careless_loop_makes_of_it():
     text = notes(dataset=10000, batch=32, accumulate=4)
     assert "1 of 4 micro-batches, 16 examples" in text
     steps = sum((i + 1) % 4 == 0 for i in range(313))
-    assert f"makes {steps} updates an epoch instead of 79" in text
+    assert f"makes {steps} updates per epoch instead of 79" in text
 
 
 def test_what_drop_last_leaves_out_is_noted():
@@ -217,7 +217,7 @@ def test_what_the_distributed_sampler_repeats_is_noted(dataset: int, processes: 
 
 
 def test_idle_processes_are_noted():
-    assert "3 of them would draw nothing in the last iteration" in notes(dataset=9, batch=2, processes=4)
+    assert "3 of them would get no example in the last iteration" in notes(dataset=9, batch=2, processes=4)
 
 
 # Errors ----------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_a_complete_record_is_parsed():
         ({"name": "a", "inner": {"x": 3}}, "Unknown field 'inner.x'"),
         ({"name": "a", "batch": 0}, "a whole number from 1 to 4096"),
         ({"name": "a", "batch": 10**9}, "batch is 1000000000"),
-        ({"name": "a", "batch": 10**9000}, "too big to write"),
+        ({"name": "a", "batch": 10**9000}, "too large to print"),
         ({"name": "a", "batch": 3.0}, "batch is 3.0"),
         ({"name": "a", "batch": True}, "batch is True"),
         ({"name": "a", "batch": "3"}, "batch is '3'"),

@@ -6,7 +6,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from trueloop.core.arithmetic import Plan, plan
-from trueloop.lab.timeline import Gap, Iteration, Share, Window, around, timeline
+from trueloop.lab.timeline import Gap, Iteration, Share, Window, select_around, timeline
 
 
 @st.composite
@@ -53,7 +53,7 @@ def test_every_position_is_where_walking_there_arrives(made: Plan):
 @given(plans(), st.integers(0, 10**18), st.integers(8, 300))
 @example(plan(dataset=57, batch=1, epochs=1, accumulate=10, processes=1), 0, 36)
 def test_a_drawing_is_small_and_adds_up(made: Plan, at: int, room: int):
-    line = timeline(made, at=at, room=room)
+    line = timeline(made, at=at, max_marks=room)
     marks = 0
     total = 0
     for window in line.windows:
@@ -63,7 +63,7 @@ def test_a_drawing_is_small_and_adds_up(made: Plan, at: int, room: int):
         total += 1
         held = sum(mark.hidden if isinstance(mark, Gap) else 1 for mark in window.iterations)
         marks += len(window.iterations)
-        last = window.place == made.updates_per_epoch - 1
+        last = window.index == made.updates_per_epoch - 1
         assert held == (made.last_window if last else made.accumulate)
         assert held + window.missing == made.accumulate
     assert total == made.updates_per_epoch
@@ -83,9 +83,9 @@ def test_the_position_and_the_partial_one_are_drawn(made: Plan, at: int):
         for mark in window.iterations
         if isinstance(mark, Iteration)
     ]
-    assert line.in_epoch in {mark.place for mark in marks}
+    assert line.in_epoch in {mark.index for mark in marks}
     assert line.epoch in line.epochs
-    assert marks[-1].place == made.iterations_per_epoch - 1
+    assert marks[-1].index == made.iterations_per_epoch - 1
     assert [mark.share for mark in marks[:-1]] == [1] * (len(marks) - 1)
     assert marks[-1].share == made.last_batch / made.iteration_examples
 
@@ -102,7 +102,7 @@ def test_the_shares_of_the_processes_add_up(made: Plan, at: int):
 @given(st.integers(1, 500), st.integers(0, 499), st.integers(8, 60))
 def test_around_keeps_the_ends_and_the_middle(total: int, now: int, room: int):
     assume(now < total)
-    chosen = list(around(total, now, room))
+    chosen = list(select_around(total, now, room))
     places = [place for place in chosen if isinstance(place, int)]
     assert len(chosen) <= room
     assert {0, total - 1, now} <= set(places)
@@ -113,11 +113,11 @@ def test_around_keeps_the_ends_and_the_middle(total: int, now: int, room: int):
 @given(plans(60), st.integers(0, 10**5))
 def test_moves_lead_where_they_say(made: Plan, at: int):
     line = timeline(made, at=at)
-    to = {name: timeline(made, at=e * made.iterations_per_epoch + i) for name, (e, i) in line.moves(made).items()}
+    to = {name: timeline(made, at=e * made.iterations_per_epoch + i) for name, (e, i) in line.targets(made).items()}
     assert to["first"].iteration == 0
     assert to["last"].iteration == made.iterations - 1
-    assert to["back"].iteration == max(0, line.iteration - 1)
-    assert to["on"].iteration == min(line.iteration + 1, made.iterations - 1)
+    assert to["previous"].iteration == max(0, line.iteration - 1)
+    assert to["next"].iteration == min(line.iteration + 1, made.iterations - 1)
     if line.update + 1 < made.updates:
         assert (to["update"].update, to["update"].in_window) == (line.update + 1, 0)
     if line.epoch + 1 < made.epochs:
@@ -128,8 +128,11 @@ def test_moves_lead_where_they_say(made: Plan, at: int):
 def test_it_says_where_it_is_and_what_it_leaves_out():
     made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
     last = timeline(made, at=312)
-    assert last.says(made) == (
-        "Epoch 1 of 3, iteration 313 of 313: 16 of 32 examples. In its window it is 1 of 1; update 79 follows."
+    assert last.describe_position(made) == (
+        "Epoch 1 of 3, iteration 313 of 313: 16 of 32 examples. "
+        "It is iteration 1 of 1 in its window; update 79 follows."
     )
-    assert last.drawn(made).startswith("Drawn: 3 of 3 epochs; of this one ")
-    assert timeline(plan(dataset=100, batch=16)).drawn(plan(dataset=100, batch=16)).startswith("Everything is drawn")
+    assert timeline(made, at=310).describe_position(made).endswith("update 78 follows after 1 more iteration.")
+    assert last.describe_coverage(made).startswith("Drawn: 3 of 3 epochs; of epoch 1, ")
+    small = plan(dataset=100, batch=16)
+    assert timeline(small).describe_coverage(small).startswith("Everything is drawn")

@@ -1,1 +1,1 @@
-"""Floor 0: the words everyone shares. Standard library only."""
+"""Modules that every other package may import. They use only the standard library."""

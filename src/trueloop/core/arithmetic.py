@@ -1,4 +1,4 @@
-"""Training arithmetic: from the sizes of a run to every count that follows from them.
+"""Training arithmetic: every count of a run that follows from its sizes.
 
 The words, with N = dataset, B = batch, K = accumulate, P = processes:
 
@@ -25,107 +25,107 @@ LARGEST = 2**63 - 1  # what PyTorch can index with: torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The sizes of a run, and as properties every count that follows; made by `plan`, which checks the sizes."""
+    """The sizes of a run, with every count that follows as a property; `plan` creates it and checks the sizes."""
 
     dataset: int
-    """Examples in the training set, N."""
+    """Number of examples in the training set, N."""
     batch: int
-    """Examples per micro-batch and process, B."""
+    """Number of examples per micro-batch and process, B."""
     epochs: int
-    """Passes over the training set."""
+    """Number of passes over the training set."""
     accumulate: int
-    """Micro-batches per update, K."""
+    """Number of micro-batches per update, K."""
     processes: int
-    """Processes that train together, P."""
+    """Number of processes that train together, P."""
     drop_last: bool
     """Leave out the partial iteration at the end of every epoch."""
     sample_bytes: int | None
-    """Size of one example in memory; None where it is not asked."""
+    """Bytes of one example in memory; None if unknown."""
 
     @property
     def iteration_examples(self) -> int:
-        """Examples in a full iteration, over all processes: B × P."""
+        """Number of examples in a full iteration, over all processes: B × P."""
         return self.batch * self.processes
 
     @property
     def effective_batch(self) -> int:
-        """Examples behind a full update: B × K × P."""
+        """Number of examples in a full update: B × K × P."""
         return self.iteration_examples * self.accumulate
 
     @property
     def iterations_per_epoch(self) -> int:
-        """ceil(N / (B × P)); floor where the partial iteration is dropped."""
+        """Number of iterations in one epoch: N / (B × P), rounded up, or down with drop_last."""
         full, left_over = divmod(self.dataset, self.iteration_examples)
         return full + (left_over > 0 and not self.drop_last)
 
     @property
     def examples_per_epoch(self) -> int:
-        """Examples drawn in one epoch."""
+        """Number of examples drawn in one epoch."""
         return min(self.dataset, self.iterations_per_epoch * self.iteration_examples)
 
     @property
     def never_seen_per_epoch(self) -> int:
-        """Examples that `drop_last` leaves out of one epoch."""
+        """Number of examples that `drop_last` leaves out of one epoch."""
         return self.dataset - self.examples_per_epoch
 
     @property
     def last_batch(self) -> int:
-        """Examples in the last iteration of an epoch, over all processes."""
+        """Number of examples in the last iteration of an epoch, over all processes."""
         return self.examples_per_epoch - (self.iterations_per_epoch - 1) * self.iteration_examples
 
     @property
     def partial_last_batch(self) -> bool:
-        """True when the last iteration of an epoch is not full."""
+        """True if the last iteration of an epoch is not full."""
         return self.last_batch < self.iteration_examples
 
     @property
     def updates_per_epoch(self) -> int:
-        """ceil(iterations / K): a short last window is an update too."""
+        """Number of updates in one epoch: iterations / K, rounded up, as a short last window is an update too."""
         return -(-self.iterations_per_epoch // self.accumulate)
 
     @property
     def last_window(self) -> int:
-        """Micro-batches per process in the last window of an epoch, 1 to K."""
+        """Number of micro-batches per process in the last window of an epoch, 1 to K."""
         return self.iterations_per_epoch - (self.updates_per_epoch - 1) * self.accumulate
 
     @property
     def last_window_examples(self) -> int:
-        """Examples behind the last update of an epoch, over all processes."""
+        """Number of examples in the last update of an epoch, over all processes."""
         return self.examples_per_epoch - (self.updates_per_epoch - 1) * self.effective_batch
 
     @property
     def short_last_window(self) -> bool:
-        """True when the last window of an epoch holds fewer than K micro-batches."""
+        """True if the last window of an epoch has fewer than K micro-batches."""
         return self.last_window < self.accumulate
 
     @property
     def iterations(self) -> int:
-        """Iterations in the whole run."""
+        """Number of iterations in the whole run."""
         return self.iterations_per_epoch * self.epochs
 
     @property
     def updates(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Number of optimizer steps in the whole run."""
         return self.updates_per_epoch * self.epochs
 
     @property
     def scheduler_ticks(self) -> int:
-        """Times a learning rate schedule advances in the whole run: once per update."""
+        """Number of steps of the learning rate schedule in the whole run: one per update."""
         return self.updates
 
     @property
     def forward_passes(self) -> int:
-        """Calls of the model in the whole run: one per micro-batch, on every process."""
+        """Number of calls of the model in the whole run: one per micro-batch, on every process."""
         return self.iterations * self.processes
 
     @property
     def examples_seen(self) -> int:
-        """Examples drawn in the whole run, repeats counted."""
+        """Number of examples drawn in the whole run, including repetitions."""
         return self.examples_per_epoch * self.epochs
 
     @property
     def example_forward_passes(self) -> int:
-        """Examples that went through the model in the whole run; each drawn example goes once."""
+        """Number of examples passed through the model in the whole run; each drawn example passes once."""
         return self.examples_seen
 
     @property
@@ -135,11 +135,11 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about these sizes, one plain sentence or two each; often empty."""
+        """Remarks on these sizes, one or two sentences each; often empty."""
         return (*_notes_on_size(self), *_notes_on_windows(self), *_notes_on_processes(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything above by name, JSON-ready: the sizes, the counts, and the notes as a list."""
+        """Return the sizes, the counts and the notes by name, ready for JSON."""
         derived = [name for name, member in vars(type(self)).items() if isinstance(member, property)]
         everything = {name: getattr(self, name) for name in (*(f.name for f in fields(self)), *derived)}
         return everything | {"notes": list(self.notes)}
@@ -155,19 +155,19 @@ def plan(  # the seven sizes of a run, all named
     drop_last: bool = False,
     sample_bytes: int | None = None,
 ) -> Plan:
-    """Work out how many iterations, updates and examples a training run has.
+    """Compute how many iterations, updates and examples a training run has.
 
     Args:
-        dataset: examples in the training set.
-        batch: examples per micro-batch and process.
-        epochs: passes over the training set.
-        accumulate: micro-batches per update.
-        processes: processes that train together, each with its own micro-batches.
+        dataset: number of examples in the training set.
+        batch: number of examples per micro-batch and process.
+        epochs: number of passes over the training set.
+        accumulate: number of micro-batches per update.
+        processes: number of processes that train together, each with its own micro-batches.
         drop_last: leave out the partial iteration at the end of every epoch.
-        sample_bytes: size of one example in memory, for the memory of a batch.
+        sample_bytes: bytes of one example in memory, for the memory of a batch.
 
     Raises:
-        InvalidConfig: a size is missing, not a whole number or below 1, or nothing would be trained.
+        InvalidConfig: a size is missing, not a whole number or below 1, or every epoch would be empty.
 
     Example:
         >>> from trueloop import plan
@@ -177,7 +177,7 @@ def plan(  # the seven sizes of a run, all named
     """
     if not isinstance(drop_last, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidConfig(f"drop_last is {drop_last!r}, not True or False.", fix="Give True or False.")
-    made = Plan(
+    sizes = Plan(
         dataset=_size("dataset", dataset),
         batch=_size("batch", batch),
         epochs=_size("epochs", epochs),
@@ -186,97 +186,98 @@ def plan(  # the seven sizes of a run, all named
         drop_last=drop_last,
         sample_bytes=None if sample_bytes is None else _size("sample_bytes", sample_bytes),
     )
-    if made.iterations_per_epoch == 0:
+    if sizes.iterations_per_epoch == 0:
         raise InvalidConfig(
-            f"drop_last with batch {format_number(made.batch)} on {format_count(made.processes, 'process')} leaves "
-            f"nothing of the {format_count(made.dataset, 'example')} in the dataset.",
-            why=f"One iteration takes {format_number(made.iteration_examples)} examples, so every epoch would be empty "
-            "and nothing would be trained.",
+            f"drop_last with batch {format_number(sizes.batch)} on {format_count(sizes.processes, 'process')} leaves "
+            f"nothing of the {format_count(sizes.dataset, 'example')} in the dataset.",
+            why=f"One iteration takes {format_number(sizes.iteration_examples)} examples, so every epoch would be "
+            "empty and nothing would be trained.",
             fix="Keep the partial batch (drop_last off), or use a smaller batch or fewer processes.",
         )
-    return made
+    return sizes
 
 
 def _size(name: str, value: object) -> int:
-    """Accept whole numbers from 1 on, also NumPy's; a bool is a slip, not a size."""
+    """Return a whole number from 1 on, including NumPy's; a bool is rejected as a mistake."""
     fix = f"Give {name} a whole number from 1 on."
     if value is None:
         raise InvalidConfig(f"{name} is missing.", fix=fix)
     try:
         if isinstance(value, bool):
             raise TypeError
-        whole = operator.index(value)  # pyright: ignore[reportArgumentType]  # whether it can is the question
+        size = operator.index(value)  # pyright: ignore[reportArgumentType]  # raises TypeError if it cannot
     except TypeError:
         raise InvalidConfig(f"{name} is {value!r}, not a whole number.", fix=fix) from None
-    if whole < 1:
-        raise InvalidConfig(f"{name} is {whole}, which is below 1.", fix=fix)
-    if whole > LARGEST:
+    if size < 1:
+        raise InvalidConfig(f"{name} is {size}, which is below 1.", fix=fix)
+    if size > LARGEST:
         raise InvalidConfig(f"{name} is above {LARGEST}, the largest index PyTorch has.", fix=f"Give a smaller {name}.")
-    return whole
+    return size
 
 
-def _notes_on_size(made: Plan) -> Iterator[str]:
-    """What the sizes mean for the run as a whole."""
-    examples = format_count(made.dataset, "example")
-    if made.batch > made.dataset:
+def _notes_on_size(sizes: Plan) -> Iterator[str]:
+    """Yield notes on the run as a whole."""
+    examples = format_count(sizes.dataset, "example")
+    if sizes.batch > sizes.dataset:
         yield (
-            f"A batch of {format_number(made.batch)} is larger than the dataset: "
+            f"A batch of {format_number(sizes.batch)} is larger than the dataset: "
             f"every epoch is one iteration, on {examples}."
         )
-    elif made.effective_batch > made.dataset:
+    elif sizes.effective_batch > sizes.dataset:
         yield (
-            f"The dataset is smaller than the effective batch of {format_number(made.effective_batch)}: "
-            f"every epoch is one update, on {format_count(made.examples_per_epoch, 'example')}."
+            f"The dataset is smaller than the effective batch of {format_number(sizes.effective_batch)}: "
+            f"every epoch is one update, on {format_count(sizes.examples_per_epoch, 'example')}."
         )
-    if made.drop_last and made.never_seen_per_epoch:
+    if sizes.drop_last and sizes.never_seen_per_epoch:
         yield (
-            f"drop_last leaves {format_number(made.never_seen_per_epoch)} of {examples} out of every epoch: "
-            "others each time if the order is shuffled, always the same if it is not."
+            f"drop_last leaves {format_number(sizes.never_seen_per_epoch)} of {examples} out of every epoch: "
+            "different ones each time if the order is shuffled, else always the same."
         )
-    elif made.drop_last:
+    elif sizes.drop_last:
         yield f"drop_last changes nothing here: {examples} fill every iteration."
 
 
-def _notes_on_windows(made: Plan) -> Iterator[str]:
-    """How iterations and windows differ, and what is particular about the last ones of an epoch."""
-    if made.partial_last_batch and made.iterations_per_epoch > 1:
-        weight = made.iteration_examples / made.last_batch
+def _notes_on_windows(sizes: Plan) -> Iterator[str]:
+    """Yield notes on iterations and windows, in particular the last ones of an epoch."""
+    if sizes.partial_last_batch and sizes.iterations_per_epoch > 1:
+        weight = sizes.iteration_examples / sizes.last_batch
         yield (
-            f"The last iteration of every epoch holds {format_number(made.last_batch)} of "
-            f"{format_number(made.iteration_examples)} examples. In a mean of batch means each of them counts "
-            f"{weight:.3g} times as much as any other: "
+            f"The last iteration of every epoch has {format_number(sizes.last_batch)} of "
+            f"{format_number(sizes.iteration_examples)} examples. In a mean of batch means each of them counts "
+            f"{weight:.3g} times as much as any other example: "
             "add up sums and counts, and divide once."
         )
-    if made.short_last_window:
-        window, whole = format_number(made.accumulate), made.iterations_per_epoch // made.accumulate
+    if sizes.short_last_window:
+        window, full = format_number(sizes.accumulate), sizes.iterations_per_epoch // sizes.accumulate
         yield (
-            f"The last window of every epoch is short: {format_number(made.last_window)} of {window} micro-batches, "
-            f"{format_count(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by "
-            f"{window}, and step it. Stepping only after every {window} micro-batches makes "
-            f"{format_count(whole, 'update')} an epoch instead of {format_number(made.updates_per_epoch)}, and "
-            f"leaks the rest into the next epoch."
+            f"The last window of every epoch is short: {format_number(sizes.last_window)} of {window} micro-batches, "
+            f"{format_count(sizes.last_window_examples, 'example')}. Divide its gradient by its own size, not by "
+            f"{window}, and make an update. Updating only after every {window} micro-batches makes "
+            f"{format_count(full, 'update')} per epoch instead of {format_number(sizes.updates_per_epoch)}, and "
+            f"leaks the remaining gradients into the next epoch."
         )
-    if made.iterations > made.updates:
+    if sizes.iterations > sizes.updates:
         yield (
-            f"Advance the learning rate schedule once per update, {format_count(made.updates, 'time')} in all; "
-            f"once per iteration would be {format_number(made.iterations)} times."
+            f"Advance the learning rate schedule once per update, {format_count(sizes.updates, 'time')} in all; "
+            f"once per iteration would be {format_number(sizes.iterations)} times."
         )
-    if made.batch > 1 and made.last_batch < 2 * made.processes:
+    if sizes.batch > 1 and sizes.last_batch < 2 * sizes.processes:
         yield (
-            "A micro-batch in the last iteration holds a single example: "
-            "BatchNorm in train mode has nothing to average over there."
+            "A micro-batch in the last iteration has a single example: "
+            "BatchNorm in train mode cannot compute statistics from it."
         )
 
 
-def _notes_on_processes(made: Plan) -> Iterator[str]:
-    """Where the examples do not divide evenly among the processes."""
-    left_over = made.dataset % made.processes
+def _notes_on_processes(sizes: Plan) -> Iterator[str]:
+    """Yield a note if the examples cannot be split evenly over the processes."""
+    left_over = sizes.dataset % sizes.processes
     if not left_over:
         return
-    idle = made.processes - made.last_batch
+    idle = sizes.processes - sizes.last_batch
     yield (
-        f"{format_count(made.dataset, 'example')} do not divide among {format_count(made.processes, 'process')}"
-        + (f": {format_number(idle)} of them would draw nothing in the last iteration" if idle > 0 else "")
-        + f". PyTorch's DistributedSampler repeats {format_count(made.processes - left_over, 'example')} in every "
-        "epoch to even that out; the counts here hold each example once."
+        f"{format_count(sizes.dataset, 'example')} cannot be split evenly over "
+        f"{format_count(sizes.processes, 'process')}"
+        + (f": {format_number(idle)} of them would get no example in the last iteration" if idle > 0 else "")
+        + f". PyTorch's DistributedSampler repeats {format_count(sizes.processes - left_over, 'example')} in every "
+        "epoch to compensate; the counts here include each example once."
     )

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-LOG_SCALE_RATIO: Final = 30  # ratio of the greatest to the least value above which a log scale shows more
+LOG_SCALE_RATIO: Final = 30  # maximum divided by minimum above which a log scale is easier to read
 TARGET_TICKS: Final = 5
 
 
@@ -28,9 +28,9 @@ class Axis:
 
     def position(self, value: float) -> float:
         """Return the position of a value."""
-        low, high, at = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
-        share = (at - low) / (high - low) if high > low else 0.5
-        return round(self.start + share * (self.end - self.start), 1)
+        low, high, scaled = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
+        fraction = (scaled - low) / (high - low) if high > low else 0.5
+        return round(self.start + fraction * (self.end - self.start), 1)
 
     def ticks(self, *, integers: bool = False) -> list[float]:
         """Return round values in the range: steps of 1, 2 or 5 times a power of ten; powers of ten on a log axis.

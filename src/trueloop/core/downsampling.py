@@ -4,7 +4,7 @@ from bisect import bisect_right
 from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
-MAX_POINTS: Final = 2000  # of a series; more than a plot or a screen can show
+MAX_POINTS: Final = 2000  # of a series: more than a screen can show
 
 
 class DownsampledSeries(Generic[Value]):
@@ -14,27 +14,27 @@ class DownsampledSeries(Generic[Value]):
         max_points: upper bound of the points in memory.
     """
 
-    __slots__ = ("_most", "_passed", "_stride", "updates", "values")
+    __slots__ = ("_max_points", "_skipped", "_stride", "updates", "values")
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
-        self._most = max_points
+        self._max_points = max_points
         self.updates: list[int] = []
         self.values: list[Value] = []
-        """The kept values in order, one for each entry of `updates`."""
-        self._stride, self._passed = 1, 0
+        """The values, one for each entry of `updates`."""
+        self._stride, self._skipped = 1, 0
 
     @property
     def keeps_next(self) -> bool:
         """True if the next value will be kept; otherwise the caller need not compute it."""
-        return self._passed + 1 >= self._stride
+        return self._skipped + 1 >= self._stride
 
     def add(self, update: int, value: Value) -> bool:
-        """Add or skip the next value; return whether it was kept."""
-        self._passed += 1
-        if self._passed < self._stride:
+        """Store or skip the next value; return True if it was stored."""
+        self._skipped += 1
+        if self._skipped < self._stride:
             return False
-        self._passed = 0
-        if len(self.values) == self._most:
+        self._skipped = 0
+        if len(self.values) == self._max_points:
             del self.updates[1::2], self.values[1::2]
             self._stride *= 2
         self.updates.append(update)
@@ -43,5 +43,5 @@ class DownsampledSeries(Generic[Value]):
 
     def drop_after(self, update: int) -> None:
         """Drop the points after ``update``."""
-        kept = bisect_right(self.updates, update)
-        del self.updates[kept:], self.values[kept:]
+        end = bisect_right(self.updates, update)
+        del self.updates[end:], self.values[end:]

@@ -1,4 +1,4 @@
-"""The errors that trueloop raises on purpose, each with a cause and a fix.
+"""The errors that trueloop raises, each with a cause and a fix.
 
 TrueloopError
 ├── InvalidConfig     a setting that cannot work, named with its value
@@ -15,12 +15,12 @@ TrueloopError
 
 
 class TrueloopError(Exception):
-    """An error that says what happened with which value, why it matters, and what to do.
+    """An error that names the problem with the invalid value, its consequence and a fix.
 
     Args:
-        what: one sentence with the offending value.
-        why: what would go wrong if the run continued; empty where ``what`` is enough.
-        fix: what the reader should do next.
+        what: one sentence with the invalid value.
+        why: what would go wrong if the run continued; empty if ``what`` is enough.
+        fix: what the user should do next.
     """
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:

@@ -10,7 +10,7 @@ from trueloop.core.source_text import Fix
 
 
 class Severity(StrEnum):
-    """How certain it is that a finding is a mistake."""
+    """Certainty that a finding is a mistake."""
 
     ERROR = "error"
     """No correct program does this."""
@@ -24,7 +24,7 @@ class SourceLocation(NamedTuple):
     """A line of source."""
 
     path: str
-    """File name as Python knows it; the report shows it relative to the working directory."""
+    """File name in Python's code object; the report shows it relative to the working directory."""
     line: int
     function: str = ""
     """Qualified name of the enclosing function, "" at module level."""
@@ -34,13 +34,13 @@ class SourceLocation(NamedTuple):
 
 
 class CodePosition(NamedTuple):
-    """An instruction of running code; costs 100 ns, while resolving it to a `SourceLocation` costs 1 us."""
+    """An instruction of running code; recording it costs 100 ns, resolving it to a `SourceLocation` 1 us."""
 
     code: CodeType
     instruction: int
 
     def __hash__(self) -> int:
-        """Hash name, first line and instruction: a code object does not cache its own hash, which covers all of it.
+        """Hash name, first line and instruction only: a code object hashes all its contents, and does not cache this.
 
         Cost: 0.2 us.
         """
@@ -57,7 +57,7 @@ class CodePosition(NamedTuple):
 
 
 class SuggestedChange(NamedTuple):
-    """A fix as a small change of the source, to be shown and not applied."""
+    """A fix as a small change of the source, which is shown but never applied."""
 
     location: SourceLocation
     text: str
@@ -68,22 +68,22 @@ class SuggestedChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a detector or rule reports about one occurrence of its failure."""
+    """The report of a detector or rule about one occurrence of its failure."""
 
     message: str
-    """One sentence with the numbers that prove it."""
+    """One sentence with the numbers that prove the failure."""
     location: CodePosition | SourceLocation | None
     """The operation that causes the failure; None if no user line does."""
     related: tuple[tuple[CodePosition | SourceLocation, str], ...] = ()
-    """Other lines that matter, each with a description: (location, "cleared here")."""
+    """Other relevant lines, each with a description: (location, "cleared here")."""
     fix: str = ""
-    """What to change in this case; "" = the fix of the failure's page."""
+    """The fix in this case; "" = the fix of the failure's page."""
     change: SuggestedChange | None = None
-    """The fix as a change of the source, where one can be given."""
+    """The fix as a change of the source; None if there is none."""
     dedup_key: Hashable = None
     """Distinguishes findings at one line, e.g. by parameter; equal line and ``dedup_key`` only raise the count."""
     first_update: int | None = None
-    """The update from which on it holds; None = the current one."""
+    """The first update with the failure; None = the current update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Finding:
     location: SourceLocation | None
     related: tuple[tuple[SourceLocation, str], ...] = ()
     first_update: int | None = None
-    """The optimizer update at which it was first seen, from 0; None for a finding of the linter."""
+    """Index, from 0, of the optimizer update at which the failure was first found; None for a linter finding."""
     count: int = 1
     fix: str = ""
     change: SuggestedChange | None = None
@@ -113,14 +113,14 @@ class Finding:
 
 
 class Verdict(StrEnum):
-    """What a run concluded about one failure of the catalogue."""
+    """Conclusion of a run about one failure of the catalogue."""
 
     FIRED = "fired"
     PASSED = "passed"
     NOT_APPLICABLE = "not applicable"
-    """The program has nothing the failure could happen to."""
+    """The failure is impossible in this program, for example without a learning rate schedule."""
     NOT_JUDGED = "not judged"
-    """The failure was possible and could not be checked; the verdict gives the reason."""
+    """The failure was possible but could not be checked; the verdict gives the reason."""
 
 
 UNPROVABLE_AT_RUN_TIME: Final = "no event at run time proves it"
@@ -140,9 +140,9 @@ class UpdateTiming:
     """The time of one update and its parts, as measured in fully traced updates."""
 
     update_s: float
-    """Seconds between two updates: the median over single updates, or over stretches of sampled tracing."""
+    """Seconds between two updates: the median over single updates, or over periods of sampled tracing."""
     data_share: float
-    """Share of the time spent waiting for the loader; the four shares add up to at most 1."""
+    """Fraction of the time spent waiting for the loader; the four fractions add up to at most 1."""
     forward_share: float
     backward_share: float
     optimizer_share: float
@@ -150,7 +150,7 @@ class UpdateTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One number over the updates at which it was read, thinned to a bounded length."""
+    """The values of one quantity and the updates at which they were read, thinned to a bounded length."""
 
     updates: tuple[int, ...]
     values: tuple[float, ...]
@@ -158,13 +158,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGradientNorms:
-    """L2 norm of each layer's gradient at the updates where it was read, thinned to a bounded number of updates."""
+    """L2 norm of each layer's gradient at some updates, thinned to a bounded number."""
 
     updates: tuple[int, ...]
     layers: tuple[str, ...]
     """Layer names such as "encoder.0". In a model with very many layers the last entry combines the remaining ones."""
     norms: tuple[tuple[float | None, ...], ...]
-    """For each layer one norm per update; None where the layer was not stepped at that update."""
+    """For each layer, one norm per update; None if the optimizer did not update the layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class ExplainedError:
 
     @property
     def related(self) -> tuple[tuple[SourceLocation, str], ...]:
-        """Every line that matters, except the one that raised."""
+        """Every relevant line except the one that raised."""
         own = ((self.origin, self.origin_message),) if self.origin and self.origin != self.location else ()
         return (*own, *self.other_locations)
 
@@ -220,7 +220,7 @@ class Report:
     error: ExplainedError | None = None
     """The PyTorch error that ended the program, if it can be explained."""
     problems: tuple[str, ...] = ()
-    """Internal errors of the sanitizer, in words; the program was not affected."""
+    """Descriptions of internal errors of the sanitizer, which did not affect the program."""
 
     def highest_severity(self) -> Severity | None:
         """Return the most severe severity found."""

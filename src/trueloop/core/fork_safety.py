@@ -1,10 +1,10 @@
-"""Close file handles in forked children that must not keep them, such as a loader's workers."""
+"""Close file handles in forked children that must not inherit them, such as a loader's workers."""
 
 import os
 
 
 def handles_closed_after_fork() -> set[int]:
-    """Return a set of handles: a child forked while handles are in the set closes them and empties its copy."""
+    """Return a set of handles; every forked child closes the handles that are in the set, and empties its copy."""
     handles: set[int] = set()
 
     def close_all() -> None:

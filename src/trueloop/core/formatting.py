@@ -1,11 +1,11 @@
-"""Format numbers, units and names for people."""
+"""Format numbers, units and names for messages."""
 
 import math
 from collections.abc import Sequence
 
 
 def format_number(count: int) -> str:
-    """Format an integer, with thousands separators from a million on: up to six digits read at a glance."""
+    """Format an integer, with thousands separators from a million on."""
     return f"{count:,}" if abs(count) >= 1_000_000 else str(count)
 
 
@@ -16,7 +16,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Join the first three of some names: "a, b, c, ..."."""
+    """Join the first three names: "a, b, c, ..."."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -25,7 +25,7 @@ def format_size(count_bytes: int) -> str:
     if count_bytes < 1024:
         return format_count(count_bytes, "byte")
     value, unit = float(count_bytes), "bytes"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):  # noqa: B007  # the unit reached is what is printed
+    for unit in ("KiB", "MiB", "GiB", "TiB"):  # noqa: B007  # printed after the loop
         value /= 1024
         if value < 1024:
             break
@@ -61,7 +61,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Format a share in [0, 1]: "41 %", "1.4 %", "0.86 %", "0 %"."""
+    """Format a fraction in [0, 1] as a percentage: "41 %", "1.4 %", "0.86 %", "0 %"."""
     value = 100 * share
     if 0 < value < 0.01:
         return "below 0.01 %"

@@ -18,17 +18,17 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
     Args:
         tag: name of the element.
         children: any objects; rendered with str().
-        attributes: by name, with "_" for "-" and a trailing "_" for a Python keyword (``class_``).
+        attributes: attributes by name, with "_" for "-" and a trailing "_" for a Python keyword (``class_``).
     """
-    named = "".join(
+    attribute_text = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(replace_unprintable(str(value)))}"'
         for name, value in attributes.items()
     )
-    return Markup(f"<{tag}{named}>{''.join(map(_escape, children))}</{tag}>")
+    return Markup(f"<{tag}{attribute_text}>{''.join(map(_escape, children))}</{tag}>")
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes: object) -> Markup:
-    """Build a table that scrolls sideways where the page is too narrow."""
+    """Build a table that scrolls sideways if the page is too narrow."""
     titles = element("tr", *(element("th", title, scope="col") for title in head))
     body = (element("tr", *(element("td", each) for each in row)) for row in rows)
     inner = element("table", element("thead", titles), element("tbody", *body), **attributes)

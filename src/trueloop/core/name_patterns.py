@@ -14,13 +14,13 @@ def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, w
     """Return the names that any pattern matches, in their own order.
 
     Args:
-        names: dotted, such as those of a model's parameters.
-        patterns: as in the standard library's ``fnmatch``, case-sensitive.
-        option: the option that holds the patterns, for the message: "freeze".
+        names: dotted names, such as those of a model's parameters.
+        patterns: case-sensitive patterns of the standard library's ``fnmatch``.
+        option: the option with the patterns, for the message: "freeze".
         why: the consequence of a pattern that matches nothing, for the message.
 
     Raises:
-        InvalidConfig: a pattern matches none; the nearest name or part is suggested.
+        InvalidConfig: a pattern matches no name; the message suggests the nearest name or prefix.
     """
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):

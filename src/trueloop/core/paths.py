@@ -1,4 +1,4 @@
-"""Test paths that a user gave without raising: an unreadable or overlong path counts as absent.
+"""Test a user's paths without raising: an unreadable or overlong path counts as absent.
 
 Before Python 3.14 `Path.exists`, `is_file` and `is_dir` raise for such paths.
 """

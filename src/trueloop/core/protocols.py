@@ -9,39 +9,39 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class MicroBatch(NamedTuple):
-    """One batch as the loader yielded it, and its place in the window."""
+    """One batch from the loader, and its role in the window."""
 
     data: Any
-    """Whatever the loader yielded: a tuple, a mapping, a tensor; still on the host."""
+    """The loader's value: a tuple, a mapping or a tensor, still on the CPU."""
     closes_window: bool
-    """True on the window's last micro-batch: the update follows."""
+    """True for the last micro-batch of a window: the update follows."""
     indices: Sequence[int] | None
-    """The dataset indices in this batch, to name a culprit; None where the loader does not provide them; empty for
+    """The dataset indices in this batch, used in error messages; None if the loader does not provide them; empty for
     padding (`is_padding`)."""
 
 
 def is_padding(micro: MicroBatch) -> bool:
-    """Return True where this process has no share of the micro-batch, so that nothing in ``data`` counts.
+    """Return True if this process has no share of the micro-batch, so that ``data`` must not be counted.
 
-    The data are samples of another process's share, so that the model runs equally often on every process.
+    The data are then samples of another process, so that the model runs equally often on every process.
     """
     return micro.indices is not None and not len(micro.indices)
 
 
 class BatchSource(Protocol):
-    """Micro-batches of one epoch after another, cut into windows; any position can be reached."""
+    """Micro-batches of successive epochs, grouped into windows; any epoch and window can be requested."""
 
     @property
     def updates_per_epoch(self) -> int | None:
-        """Windows in one epoch; None for a stream of unknown length."""
+        """Number of windows in one epoch; None for a stream of unknown length."""
         ...
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
         """Yield the micro-batches of one epoch, in order.
 
         Args:
-            epoch: counted from 0.
-            skip_updates: windows of this epoch that are already trained on and are not read again.
+            epoch: index of the epoch, from 0.
+            skip_updates: number of windows of this epoch that were trained on already and are not read again.
         """
         ...
 
@@ -64,11 +64,11 @@ class StatefulPosition(Protocol):
     """A `BatchSource` that saves its position, because skipping windows would mean reading them again."""
 
     def position_state(self) -> Any:
-        """Return the position after the last window read, as plain data; None where skipping windows reaches it."""
+        """Return the position after the last window read, as plain data; None if skipping windows can reach it."""
         ...
 
     def load_position_state(self, state: Any) -> None:
-        """Restore a position: the next call of ``epoch`` for it starts there."""
+        """Restore a position: the next call of ``epoch`` starts there."""
         ...
 
 
@@ -76,25 +76,25 @@ class UpdateRow(NamedTuple):
     """One optimizer update as written to the journal."""
 
     update: int
-    """Counted from 1 over the whole run."""
+    """Number of the update in the whole run, from 1."""
     epoch: int
-    """Counted from 1, as displayed."""
+    """Number of the epoch, from 1."""
     loss: float
-    """The window's loss: its sums divided by its counts."""
+    """Loss of the window: the sum of its losses divided by their count."""
     grad_norm: float
-    """Joint L2 norm of the window's gradient, before clipping."""
+    """L2 norm of the window's gradient over all parameters, before clipping."""
     lr: float
-    """Learning rate of the first group, as used in this update."""
+    """Learning rate of the first parameter group in this update."""
     examples: int
-    """Examples in the window."""
+    """Number of examples in the window."""
     wait_s: float
     """Seconds spent waiting for data."""
     total_s: float
     """Seconds from requesting this window's data to the end of its update, without saving and evaluating."""
     skipped: bool
-    """True when the gradient was not finite and the optimizer did not step."""
+    """True if the gradient was not finite and the optimizer did not step."""
     rates: Sequence[float] = ()
-    """Learning rates of all groups, where they differ."""
+    """Learning rates of all parameter groups; empty if they are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +104,11 @@ class RunStarted:
     name: str
     epochs: int
     updates: int | None
-    """Updates in the whole run; None where the data has no known length."""
+    """Number of updates in the whole run; None if the length of the data is unknown."""
     start_update: int
-    """Updates already done by the run this one resumes; 0 for a fresh run."""
+    """Number of updates made before this run resumed; 0 for a new run."""
     facts: Mapping[str, Any]
-    """JSON-ready description: settings, model size, device, data sizes, versions."""
+    """Description, ready for JSON: settings, model size, device, data sizes, versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,26 +117,26 @@ class UpdatesDone:
 
     rows: Sequence[UpdateRow]
     memory_mib: float | None = None
-    """Memory of tensors on the CUDA device, else of the process, after the last row; sampled."""
+    """MiB of tensors on the CUDA device, else of the process, after the last row; sampled."""
     layers: Mapping[str, float] | None = None
     """Gradient norm of each layer in the last row, before clipping; sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """One pass over a held-out (or the training) set."""
+    """Result of one pass over a held-out set or the training set."""
 
     update: int
     epoch: int
     split: str
     """"val" or "test"."""
     metrics: Mapping[str, float]
-    """Item-weighted means by name: {"loss": 0.1, "accuracy": 0.97}."""
+    """Means over all examples, by name: {"loss": 0.1, "accuracy": 0.97}."""
     tables: Mapping[str, Any]
-    """JSON-ready results that are not one number: {"confusion": [[...], ...]}."""
+    """Results that are more than one number, ready for JSON: {"confusion": [[...], ...]}."""
     seconds: float
     best: bool
-    """True when this is the best value of the monitored metric so far."""
+    """True if this is the best value of the monitored metric so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +147,16 @@ class CheckpointSaved:
     epoch: int
     path: str
     metrics: Mapping[str, float]
-    """The latest evaluation this checkpoint belongs to: {"val/loss": 0.1}."""
+    """Metrics of the latest evaluation: {"val/loss": 0.1}."""
     seconds: float
-    """From the update's end until the checkpoint was complete."""
+    """Seconds from the end of the update until the checkpoint was complete."""
     blocked_s: float = 0.0
     """Seconds of the save during which training waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something a person should read, such as a skipped update or an early stop."""
+    """A message for the user, for example about a skipped update or an early stop."""
 
     update: int
     kind: str
@@ -177,14 +177,14 @@ class RunEnded:
     """"finished", "early_stop", "interrupted", "preempted" or "failed"."""
     seconds: float
     peak_memory_mib: float | None = None
-    """Peak memory of tensors on the CUDA device, else of the process; None where unknown."""
+    """Peak memory of tensors on the CUDA device, else of the process; None if unknown."""
 
 
 RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Notice | RunEnded
 
 
 class Reporter(Protocol):
-    """Receives what the run does; never changes it."""
+    """Receives the events of a run, and never changes the run."""
 
     def report(self, event: RunEvent) -> None:
         """Receive one event; called on the training thread, so it must return quickly."""

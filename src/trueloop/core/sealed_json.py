@@ -1,4 +1,4 @@
-"""Write and read a JSON object that contains its own checksum: any other bytes are rejected."""
+"""Write and read a JSON object that contains its own checksum; a changed file is rejected."""
 
 import hashlib
 import json
@@ -6,17 +6,17 @@ from typing import Any, cast
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """Return the canonical JSON text of an object, with its own checksum in it."""
+    """Return the JSON text of an object including its checksum."""
     checksum = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "sha256": checksum}, indent=1).encode()
 
 
 def unseal(text: bytes) -> dict[str, Any] | None:
-    """Return the object without its checksum; None where the bytes are not what `seal` returns."""
+    """Return the object without its checksum; None if `seal` would not return exactly these bytes."""
     try:
         content = json.loads(text)
         del content["sha256"]
-        sound = seal(content) == text
+        valid = seal(content) == text
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return cast("dict[str, Any]", content) if sound else None
+    return cast("dict[str, Any]", content) if valid else None

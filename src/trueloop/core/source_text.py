@@ -13,7 +13,7 @@ _GRAPH_CUTS: Final = re.compile(
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
     r"|(?<![\w.])(?:float|int|bool)\(|\b(?:torch|th)\.(?:as_)?tensor\("
 )
-"""Code that cuts the autograd graph or controls where it exists."""
+"""Code that cuts the autograd graph, or switches its recording on or off."""
 
 
 class Edit(NamedTuple):
@@ -50,10 +50,10 @@ def encloses(outer: Any, inner: Any) -> bool:
 class SourceText:
     """The text of a file, with methods that create edits of it.
 
-    The syntax tree locates nodes by line from 1 and column in bytes of UTF-8, so all positions here are in bytes.
+    The syntax tree locates nodes by line, from 1, and column in bytes of UTF-8; all positions here are in bytes.
 
     Args:
-        source: the text as Python reads it, with unchanged line ends.
+        source: the text that Python reads, with unchanged line ends.
     """
 
     def __init__(self, source: str) -> None:
@@ -68,8 +68,8 @@ class SourceText:
     @cached_property
     def newline(self) -> str:
         """The line end of the file."""
-        found = re.search(rb"\r\n|\r|\n", self.content)
-        return found[0].decode() if found else "\n"
+        match = re.search(rb"\r\n|\r|\n", self.content)
+        return match[0].decode() if match else "\n"
 
     def offset(self, line: int, column: int) -> int:
         """Return the byte position of a line and column of the syntax tree."""
@@ -146,11 +146,11 @@ class SourceText:
         )
 
     def unwrap_call(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
-        """Return the edits that replace a call by its operand: ``x`` for ``x.softmax(1)``; None if a comment would go.
+        """Return the edits that replace a call by its operand (``x.softmax(1)`` by ``x``); None if this lost a comment.
 
         Args:
             call: the call to remove.
-            method: whether the operand is the owner of the method; otherwise it is the first argument.
+            method: True if the operand is the object whose method is called, False if it is the first argument.
         """
         start, end = self.span(call)
         if not method:
@@ -188,9 +188,9 @@ class SourceText:
 
         Args:
             statement: the statement to move.
-            after: the statement after which it goes.
-            before: or the statement before which it goes.
-            leading_lines: new lines directly before it.
+            after: the statement after which to insert.
+            before: the statement before which to insert.
+            leading_lines: new lines directly before the moved statement.
 
         Returns:
             The edits; None if the statement shares its line with others or has several lines.

@@ -19,8 +19,8 @@ class Pragma(NamedTuple):
     """Line of the comment, from 1."""
     first_line: int
     last_line: int
-    """Last line of the statement that holds the comment. It applies to all lines of the statement, since Python may
-    report any of them for a call."""
+    """Last line of the statement with the comment. The comment applies to all lines of the statement, since Python
+    may report any of them for a call."""
     codes: frozenset[str]
     """Codes, families ("GRD"), or `ALL_CODES` if the comment lists none."""
 
@@ -36,10 +36,10 @@ def find_pragmas(text: str) -> list[Pragma]:
     if "trueloop:" not in text:
         return []
     return [
-        Pragma(line, first, last, words)
-        for first, last, found in statement_spans(text)
-        for line, comment in found
-        if (words := _listed_codes(comment))
+        Pragma(line, first, last, codes)
+        for first, last, comments in statement_spans(text)
+        for line, comment in comments
+        if (codes := _listed_codes(comment))
     ]
 
 
@@ -49,11 +49,11 @@ def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
     Args:
         text: source of a module or notebook cell.
     """
-    found: dict[int, frozenset[str]] = {}
+    ignored: dict[int, frozenset[str]] = {}
     for pragma in find_pragmas(text):
         for line in range(pragma.first_line, pragma.last_line + 1):
-            found[line] = found.get(line, frozenset()) | pragma.codes
-    return found
+            ignored[line] = ignored.get(line, frozenset()) | pragma.codes
+    return ignored
 
 
 def matches_code(code: str, listed: frozenset[str]) -> bool:
@@ -62,22 +62,22 @@ def matches_code(code: str, listed: frozenset[str]) -> bool:
 
 
 def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
-    """Yield the first line, last line and comments of every statement; the last one may be incomplete.
+    """Yield first line, last line and comments of every statement; the last statement may be incomplete.
 
-    Comments come with their lines; a comment above a statement belongs to none.
+    Each comment comes with its line; a comment above a statement belongs to no statement.
     """
-    first, last, found = 0, 0, list[tuple[int, str]]()
+    first, last, comments = 0, 0, list[tuple[int, str]]()
     layout = (tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.ENDMARKER)
     with suppress(tokenize.TokenError, SyntaxError):  # a notebook magic, an incomplete file
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NEWLINE:
-                yield first, last, found
-                first, found = 0, []
+                yield first, last, comments
+                first, comments = 0, []
             elif token.type == tokenize.COMMENT:
-                found += [(token.start[0], token.string)] if first else []
+                comments += [(token.start[0], token.string)] if first else []
             elif token.type not in layout:
                 first, last = first or token.start[0], token.end[0]
-    yield first, last, found
+    yield first, last, comments
 
 
 def _listed_codes(comment: str) -> frozenset[str]:

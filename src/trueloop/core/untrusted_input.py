@@ -4,9 +4,9 @@ Every number, text and variable-length tuple declares its bounds, so that no req
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Request:
-        batch: Annotated[int, Within(1, 4096), "examples per micro-batch"] = 32
+        batch: Annotated[int, Bounds(1, 4096), "examples per micro-batch"] = 32
         sampler: Literal["random", "sequential"] = "random"
-        widths: Annotated[tuple[Annotated[int, Within(1, 64)], ...], Within(0, 4)] = (8, 8)
+        widths: Annotated[tuple[Annotated[int, Bounds(1, 64)], ...], Bounds(0, 4)] = (8, 8)
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from trueloop.core.errors import InvalidConfig
 Record = TypeVar("Record")
 
 TYPE_NAMES: Final[dict[Any, str]] = {int: "int", float: "float", str: "text"}
-MAX_REPR_CHARS: Final = 60  # of an offending value in an error
+MAX_REPR_CHARS: Final = 60  # of an invalid value in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def parse_record(kind: type[Record], data: Mapping[str, Any], *, where: str = ""
     for name in data:
         if name not in fields:
             close = difflib.get_close_matches(str(name), fields, 1)
-            meant = f"Did you mean {close[0]!r}? " if close else ""
+            suggestion = f"Did you mean {close[0]!r}? " if close else ""
             unknown = safe_repr(_join_path(where, str(name)))
-            raise InvalidConfig(f"Unknown field {unknown}.", fix=f"{meant}Known fields: {', '.join(fields)}.")
+            raise InvalidConfig(f"Unknown field {unknown}.", fix=f"{suggestion}Known fields: {', '.join(fields)}.")
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in data:
@@ -74,7 +74,7 @@ def describe_fields(kind: type[Any]) -> list[dict[str, Any]]:
         and, where they apply, ``default``, ``lowest``, ``highest``, ``choices``, ``optional``, ``item``, ``fields``.
 
     Raises:
-        TypeError: a field has no bounds or an unsupported type; a mistake of the record's author.
+        TypeError: a field has no bounds or an unsupported type, which is a bug in the record.
     """
     hints = get_type_hints(kind, include_extras=True)
     described: list[dict[str, Any]] = []
@@ -89,13 +89,13 @@ def describe_fields(kind: type[Any]) -> list[dict[str, Any]]:
 
 
 def _describe_hint(hint: Any) -> dict[str, Any]:
-    kind, bounds, words = _split_annotation(hint)
-    entry: dict[str, Any] = {"help": words}
+    kind, bounds, help_text = _split_annotation(hint)
+    entry: dict[str, Any] = {"help": help_text}
     if bounds is not None:
         entry |= {"lowest": bounds.lowest, "highest": bounds.highest}
     if get_origin(kind) in (Union, UnionType):
         inner = _describe_hint(_without_none(kind))
-        return {**inner, **entry, "help": words or inner["help"], "optional": True}
+        return {**inner, **entry, "help": help_text or inner["help"], "optional": True}
     return {**entry, **_describe_kind(kind, bounds)}
 
 
@@ -180,8 +180,8 @@ def _parse_choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:
         if type(choice) is type(value) and choice == value:
             return choice
     close = difflib.get_close_matches(safe_repr(value).strip("'"), [str(choice) for choice in choices], 1)
-    meant = f"{close[0]!r} perhaps; " if close else ""
-    raise _mismatch_error(path, value, f"{meant}one of {', '.join(map(repr, choices))}")
+    suggestion = f"{close[0]!r} perhaps; " if close else ""
+    raise _mismatch_error(path, value, f"{suggestion}one of {', '.join(map(repr, choices))}")
 
 
 def _parse_items(parts: tuple[Any, ...], bounds: Bounds | None, value: Any, path: str) -> tuple[Any, ...]:
@@ -198,8 +198,8 @@ def _parse_items(parts: tuple[Any, ...], bounds: Bounds | None, value: Any, path
             f"{path} has {len(items)} items.", fix=f"It must have {limits.lowest:g} to {limits.highest:g}."
         )
     return tuple(
-        _parse_value(kind, item, f"{path}[{place}]")
-        for place, (kind, item) in enumerate(zip(kinds, items, strict=True))
+        _parse_value(kind, item, f"{path}[{index}]")
+        for index, (kind, item) in enumerate(zip(kinds, items, strict=True))
     )
 
 
@@ -216,8 +216,8 @@ def _describe_range(kind: Any, bounds: Bounds) -> str:
     return f"a {'whole ' if kind is int else ''}number from {bounds.lowest:.15g} to {bounds.highest:.15g}"
 
 
-def _mismatch_error(path: str, value: Any, wanted: str) -> InvalidConfig:
-    return InvalidConfig(f"{path} is {safe_repr(value)}.", fix=f"It must be {wanted}.")
+def _mismatch_error(path: str, value: Any, expected: str) -> InvalidConfig:
+    return InvalidConfig(f"{path} is {safe_repr(value)}.", fix=f"It must be {expected}.")
 
 
 def safe_repr(value: Any) -> str:
@@ -225,7 +225,7 @@ def safe_repr(value: Any) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an int with more digits than Python converts
-        text = f"a {type(value).__name__} too big to write"
+        text = f"a {type(value).__name__} too large to print"
     return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
 
 

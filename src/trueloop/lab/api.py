@@ -1,4 +1,4 @@
-"""Answers the JSON requests of the pages, those that need torch in worker processes."""
+"""Answers the JSON requests of the pages; requests that need torch are answered by worker processes."""
 
 import asyncio
 import contextlib
@@ -81,7 +81,7 @@ class RequestHandler:
 
     @contextlib.asynccontextmanager
     async def _borrow_worker(self) -> AsyncGenerator[Worker]:
-        """Lend an idle or a new worker; one that failed is not used again."""
+        """Provide an idle or a new worker; a worker that fails is not used again."""
         if self._waiting >= MAX_WAITING:
             raise RequestError(503, f"{MAX_WAITING} requests are waiting already.", "Try again later.")
         self._waiting += 1
@@ -108,10 +108,10 @@ class RequestHandler:
 
 def _find_view(request: Request) -> View:
     name = request.path_params["page"]
-    found = views().get(name)
-    if found is None:
+    view = views().get(name)
+    if view is None:
         raise RequestError(404, f"There is no page {name[:40]!r}.", f"Known: {', '.join(views())}.")
-    return found
+    return view
 
 
 def _json_response(value: Any, status: int = 200) -> Response:

@@ -1,4 +1,4 @@
-"""The worker that answers queries of pages with PyTorch, one at a time and without state."""
+"""The worker process that answers the pages' queries that need PyTorch, one at a time and without state."""
 
 from collections.abc import Mapping
 from typing import Any

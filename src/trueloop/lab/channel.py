@@ -1,4 +1,4 @@
-"""A worker's connection to the server: receives JSON lines, sends JSON messages and binary frames."""
+"""Connects a worker to the server: receives JSON lines, sends JSON messages and binary frames."""
 
 import os
 import select
@@ -9,7 +9,7 @@ from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT, decode_object, enc
 from trueloop.core.errors import InvalidConfig
 
 CHUNK_BYTES: Final = 1 << 16
-MAX_LINE_BYTES: Final = 1 << 20  # the server passes far less on
+MAX_LINE_BYTES: Final = 1 << 20  # far more than the server sends
 
 
 class Channel:

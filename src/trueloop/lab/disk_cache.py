@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from trueloop.core.json_text import parse_json
 
 MAX_BYTES: Final = 2**20  # of one answer
-MAX_ENTRIES: Final = 400  # more than the catalogue has, over a few versions
+MAX_ENTRIES: Final = 400  # enough for all failures of the catalogue in a few versions
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 
 

@@ -9,10 +9,10 @@ from trueloop.lab.teaching.decision_planes import Plane, build_planes
 from trueloop.lab.teaching.player import Curves, Play
 
 MIN_INTERVAL_S: Final = 1 / 31  # a page paints 30 times a second
-MAX_TIME_SHARE: Final = 0.5  # of the time may be spent on frames instead of training
-MAX_UNPAINTED: Final = 2  # frames sent and not yet painted
-PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for so long
-LARGE_FRAME_INTERVAL: Final = 3  # one frame in so many has weights and neuron maps
+MAX_TIME_SHARE: Final = 0.5  # fraction of the time that frames may take from training
+MAX_UNPAINTED: Final = 2  # frames sent but not painted yet
+PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for this time
+LARGE_FRAME_INTERVAL: Final = 3  # every third frame has weights and neuron maps
 MAX_WEIGHTS: Final = 1200  # weights of larger networks are not sent
 
 
@@ -46,7 +46,7 @@ class FrameSender:
 
     @property
     def page_keeps_up(self) -> bool:
-        """True while the page paints what is sent."""
+        """True while the page paints the frames soon after they are sent."""
         return self._number - self._painted < MAX_UNPAINTED
 
     @property
@@ -64,9 +64,9 @@ class FrameSender:
         start_s = perf_counter()
         self._number += 1
         large = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0
-        curves = play.take()
+        curves = play.take_curves()
         with play.isolated():
-            planes = build_planes(play.model, play.half, neurons=self.neurons and large)
+            planes = build_planes(play.model, play.half_width, neurons=self.neurons and large)
             header = self._header(play, state, curves)
             if large and sum(p.numel() for p in play.model.parameters()) <= MAX_WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}
@@ -94,13 +94,13 @@ class FrameSender:
 
     def _updates_per_s(self, update: int) -> float | None:
         now_s = perf_counter()
-        began_s, began = self._rate_start
-        if now_s - began_s >= 0.25:
-            self._rate = round((update - began) / (now_s - began_s), 1)
+        start_s, start_update = self._rate_start
+        if now_s - start_s >= 0.25:
+            self._rate = round((update - start_update) / (now_s - start_s), 1)
             self._rate_start = (now_s, update)
         return self._rate
 
 
 def _plane_header(plane: Plane) -> dict[str, Any]:
-    named = {"name": plane.name, "width": plane.width, "height": plane.height}
-    return named | ({"steps": plane.steps} if plane.steps else {"scale": plane.scale})
+    header = {"name": plane.name, "width": plane.width, "height": plane.height}
+    return header | ({"steps": plane.steps} if plane.steps else {"scale": plane.scale})

@@ -1,4 +1,4 @@
-"""Splits Python text into tokens with a kind, which the page colours."""
+"""Splits Python code into tokens with a kind, which the page colours."""
 
 import builtins
 import io

@@ -1,4 +1,4 @@
-"""Serves the lab's page, requests and live sessions until interrupted; torch is imported only by the workers."""
+"""Serves the lab's page, requests and live sessions until interrupted; only the workers import torch."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def serve(
         bound: from `bind_port`.
         runs: a folder of runs that may be shown.
         opened: open the page in the user's browser.
-        say: called with the address once the page can be opened there.
-        idle_s: also stop after so many seconds without a visitor and without a running watched program.
+        say: called with the address once the server accepts connections.
+        idle_s: also stop after this many seconds without a request and without a running watched program.
     """
     app = IdleMonitor(build_app(runs))
     address = f"http://{ADDRESS}:{bound.getsockname()[1]}/"
@@ -189,7 +189,7 @@ class IdleMonitor:
 
         Args:
             idle_s: seconds.
-            busy: returns true while there is another reason to stay.
+            busy: returns True while there is another reason not to stop.
         """
         while self.idle_s < idle_s or busy():
             await asyncio.sleep(min(IDLE_CHECK_INTERVAL_S, idle_s / 4))

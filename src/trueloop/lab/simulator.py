@@ -1,4 +1,4 @@
-"""The simulator's worker: writes a script, runs it under the sanitizer, and streams its progress to the page.
+"""The simulator's worker process: generates a script, runs it under the sanitizer, and streams its progress.
 
 One JSON command per line comes in, see `simulator_commands`. JSON messages go out, distinguished by ``kind``:
 
@@ -16,7 +16,7 @@ One JSON command per line comes in, see `simulator_commands`. JSON messages go o
   sanitizer, ``explained``: null, or ``title``, ``meaning``, ``fix`` and ``line`` of an error that PyTorch has raised.
 
 A frame is binary, see `wire_format.encode_frame` and `decision_planes.Plane`: the newest pictures, and every point of
-the curves since the previous frame. At most two are unpainted; a page that stops painting pauses the training.
+the curves since the previous frame. At most two frames are unpainted; training pauses while the page does not paint.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from trueloop.lab.simulator_commands import (
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.decision_planes import layers
 from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
-from trueloop.lab.teaching.memory import measured_by
+from trueloop.lab.teaching.memory import describe_method
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
@@ -66,7 +66,7 @@ from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 PROGRESS_INTERVAL_S: Final = 0.1  # between two progress messages of an experiment
-MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs grow without limit
+MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs would grow without limit
 
 
 def serve(read_fd: int, write_fd: int) -> None:
@@ -111,7 +111,7 @@ class Simulator:
         self._runs = 0
         self._play: Play | None = None
         self._ended = False
-        """The current run has ended."""
+        """True if the current run has ended."""
         self._script: InjectedScript | None = None
         self._unannounced: Start | None = None
         """The start command whose `started` message is not sent yet."""
@@ -119,7 +119,7 @@ class Simulator:
         """The update before which the run pauses."""
         self._paused = False
         self._needs_frame = True
-        """A frame must be sent although no update was made."""
+        """True if a frame must be sent although no update was made."""
 
     def run(self) -> None:
         """Serve until the page disconnects.
@@ -187,8 +187,8 @@ class Simulator:
             self._process_commands(0.01 if self._needs_frame and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
-        if play.held_mib() > MAX_MIB:
-            raise Stopped(f"It used more than {MAX_MIB:g} MiB of memory.")
+        if play.used_mib() > MAX_MIB:
+            raise Stopped(f"The run used more than {MAX_MIB:g} MiB of memory.")
 
     def _send_ended(self, play: Play, why: str, report: Report) -> None:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
@@ -196,7 +196,7 @@ class Simulator:
         self._needs_frame, self._ended = False, True
         self._channel.send_json({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
-            "headline": headline(report), "judged": format_counts(report), "explained": _explained(report),
+            "headline": headline(report), "judged": format_counts(report), "explained": _error_json(report),
         })  # fmt: skip
         if self._unannounced is not None or why == "another run":
             self._play = None
@@ -213,19 +213,19 @@ class Simulator:
             "text": play.program.text, "script": highlight(play.program.text),
             "broken": [each._asdict() for each in loop.changed_lines()],
             "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
-            "classes": simulation.classes, "span": [-play.half, play.half],
+            "classes": simulation.classes, "span": [-play.half_width, play.half_width],
             "layers": layers(simulation.hidden, simulation.classes), "updates": simulation.updates,
-            "memory": measured_by(),
+            "memory": describe_method(),
         })  # fmt: skip
 
     def _send_finding(self, finding: Finding) -> None:
-        shown = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
+        lines = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
         self._channel.send_json({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
             "line": finding.location and finding.location.line,
             "excerpt": [
                 {"number": line.number, "text": line.text, "fault": any(note.is_primary for note in line.notes)}
-                for line in shown
+                for line in lines
             ],
         })  # fmt: skip
 
@@ -260,7 +260,7 @@ class Simulator:
         elif isinstance(command, RunScenario):
             self._next = command
         elif self._play is None:
-            raise InvalidConfig(f"There is no run to {type(command).__name__.lower()}.", fix="Start one.")
+            raise InvalidConfig(f"There is no run for {type(command).__name__}.", fix="Start a run.")
         elif self._ended and isinstance(command, AddPoint | RemovePoint):
             return  # the page keeps the point for the script of its next run
         elif isinstance(command, EditWeight | AddPoint | RemovePoint):
@@ -281,7 +281,7 @@ class Simulator:
             classes = self._script.simulation.classes
             raise InvalidConfig(f"label is {command.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
         self._needs_frame = True
-        text = play.program.text + "\n# Edited while it ran:\n" + "".join(f"# {each}\n" for each in play.edits)
+        text = play.program.text + "\n# Edits during the run:\n" + "".join(f"# {each}\n" for each in play.edits)
         self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlight(text)})
 
     def _send_refused(self, error: TrueloopError) -> None:
@@ -346,7 +346,7 @@ def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: 
     loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
     play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
     play.run()
-    curves = play.take()
+    curves = play.take_curves()
     return Record(
         update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
         sweep=play.sweep,
@@ -355,8 +355,8 @@ def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: 
 
 def injects() -> dict[str, Inject]:
     """Return the injections of all injectable failures by code."""
-    known = {code: entry.failure.inject for code, entry in catalogue().items()}
-    return {code: inject for code, inject in known.items() if inject is not None}
+    every = {code: entry.failure.inject for code, entry in catalogue().items()}
+    return {code: inject for code, inject in every.items() if inject is not None}
 
 
 def _prepare(command: Start) -> InjectedScript:
@@ -367,7 +367,7 @@ def _prepare(command: Start) -> InjectedScript:
     for x, y, label in command.points:
         if label >= command.config.classes:
             raise InvalidConfig(
-                f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {command.config.classes}."
+                f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {command.config.classes} classes."
             )
     if command.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
@@ -375,8 +375,8 @@ def _prepare(command: Start) -> InjectedScript:
     return write_script(command.config, bugs, [Added(*point) for point in command.points])
 
 
-def _explained(report: Report) -> dict[str, Any] | None:
-    """Explain the PyTorch error that has ended a run, if it is known."""
+def _error_json(report: Report) -> dict[str, Any] | None:
+    """Return the explanation of the PyTorch error that ended a run; None if there is none."""
     error = report.error
     line = error.location.line if error and error.location else None
     return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}

@@ -1,4 +1,4 @@
-"""Commands of the simulator page to its worker, one record for each ``do``, validated strictly."""
+"""Commands that the simulator page sends to its worker: one strictly validated record for each value of ``do``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Continue."""
+    """Continue the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Pause before the next batch."""
+    """Pause the run before the next batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +129,10 @@ def parse_command(message: Mapping[str, Any]) -> Command:
     """Parse one message.
 
     Raises:
-        InvalidConfig: it is not a valid command.
+        InvalidConfig: the message is not a valid command.
     """
     do = message.get("do")
-    kind = KINDS.get(do) if isinstance(do, str) else None
-    if kind is None:
+    command_type = KINDS.get(do) if isinstance(do, str) else None
+    if command_type is None:
         raise InvalidConfig(f"do is {str(do)[:60]!r}.", fix=f"It must be one of {', '.join(KINDS)}.")
-    return parse_record(kind, {name: value for name, value in message.items() if name != "do"})
+    return parse_record(command_type, {name: value for name, value in message.items() if name != "do"})

@@ -23,7 +23,7 @@ from trueloop.runs.live.run_list import RunListing, list_runs, read_feed_listing
 
 MAX_READERS: Final = 24  # open readers, at a few MB each; the least recently used is closed
 POLL_INTERVAL_MS: Final = 1000
-READ_BUDGET_S: Final = 0.15  # of reading per answer
+READ_BUDGET_S: Final = 0.15  # time for reading per answer
 CATCH_UP_INTERVAL_MS: Final = 30  # while a long journal is still being read
 MAX_LISTED: Final = 100  # the newest runs, or those that match a search
 
@@ -39,8 +39,8 @@ class VisibleRuns:
     """
 
     def __init__(self, runs: Path, live: Path) -> None:
-        alone = is_file(runs / JOURNAL_NAME)
-        self._runs, self._only = (runs.parent, runs.name) if alone else (runs, "")
+        is_single_run = is_file(runs / JOURNAL_NAME)
+        self._runs, self._only = (runs.parent, runs.name) if is_single_run else (runs, "")
         self._live = live
         self._readers: OrderedDict[str, tuple[Reader, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
@@ -52,35 +52,35 @@ class VisibleRuns:
 
     def command(self, name: str) -> str:
         """Return the command line after `trueloop run`; "" if no watched program has this name."""
-        known = live_folder.is_program_name(name) and name in live_folder.program_names(self._live)
-        return " ".join(read_feed_listing(self._live / name).what.split()) if known else ""
+        exists = live_folder.is_program_name(name) and name in live_folder.program_names(self._live)
+        return " ".join(read_feed_listing(self._live / name).what.split()) if exists else ""
 
     def list_runs(self, search: str) -> dict[str, Any]:
-        """List runs and programs, running ones first, then the newest.
+        """List runs and programs: running ones first, then the others by age, the newest first.
 
-        Cost: 0.2 ms for each listed run; 10 us for each other one.
+        Cost: 0.2 ms for each listed run; 10 us for each run that is not listed.
         """
         feeds = [read_feed_listing(self._live / name) for name in live_folder.program_names(self._live)]
-        found = [each for each in feeds if each.matches(search)]
+        programs = [each for each in feeds if each.matches(search)]
         trained, all_trained = list_runs(self._runs, search, MAX_LISTED, only=self._only)
         return {
-            "runs": [each.as_json() for each in _newest_first([*found[:MAX_LISTED], *trained])],
-            "more": max(0, len(found) - MAX_LISTED) + all_trained - len(trained),
+            "runs": [each.as_json() for each in _newest_first([*programs[:MAX_LISTED], *trained])],
+            "more": max(0, len(programs) - MAX_LISTED) + all_trained - len(trained),
             "folder": str(self._runs),
         }
 
     def poll(self, ids: Sequence[str], versions: Sequence[str]) -> dict[str, Any]:
-        """Return the state of each run, or that it has not changed since its version."""
+        """Return the state of each run, or ``same`` if it has not changed since the given version."""
         versions = [*versions, *[""] * len(ids)]
         states = [self._poll_run(run_id, version) for run_id, version in zip(ids, versions, strict=False)]
         behind = any(each.get("behind") for each in states)
         return {"runs": states, "poll_interval_ms": CATCH_UP_INTERVAL_MS if behind else POLL_INTERVAL_MS}
 
     def _poll_run(self, run_id: str, version: str) -> dict[str, Any]:
-        found = self._find_reader(run_id)
-        if found is None:
+        entry = self._find_reader(run_id)
+        if entry is None:
             return {"id": run_id, "version": "", "missing": f"The run {run_id[:80]!r} no longer exists."}
-        reader, lock = found
+        reader, lock = entry
         with lock:
             until_s = perf_counter() + READ_BUDGET_S
             while reader.poll() and reader.has_more and perf_counter() < until_s:
@@ -88,8 +88,8 @@ class VisibleRuns:
             now = _version(reader)
             if now == version:
                 return {"id": run_id, "version": now, "same": True, "behind": reader.has_more}
-            shown = run_page(reader) if isinstance(reader, JournalReader) else feed_page(reader)
-        return {"id": run_id, "version": now, **shown}
+            page = run_page(reader) if isinstance(reader, JournalReader) else feed_page(reader)
+        return {"id": run_id, "version": now, **page}
 
     def _find_reader(self, run_id: str) -> tuple[Reader, threading.Lock] | None:
         with self._lock:
@@ -100,10 +100,10 @@ class VisibleRuns:
         if reader is None:
             return None
         with self._lock:
-            found = self._readers.setdefault(run_id, (reader, threading.Lock()))
+            entry = self._readers.setdefault(run_id, (reader, threading.Lock()))
             while len(self._readers) > MAX_READERS:
                 self._readers.popitem(last=False)
-        return found
+        return entry
 
     def _open_reader(self, run_id: str) -> Reader | None:
         kind, _, name = run_id.partition("/")
@@ -115,7 +115,7 @@ class VisibleRuns:
 
 
 def _folder_names(root: Path) -> set[str]:
-    """Return the names of the folders in a folder, without links and hidden ones."""
+    """Return the names of the folders in a folder, without links and hidden folders."""
     try:
         with os.scandir(root) as entries:
             return {e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)}
@@ -132,5 +132,5 @@ def _version(reader: Reader) -> str:
     return f"{version}.{run_state(reader)}"[:64]
 
 
-def _newest_first(found: Sequence[RunListing]) -> list[RunListing]:
-    return sorted(found, key=lambda each: (each.state != "running", -each.changed))
+def _newest_first(listings: Sequence[RunListing]) -> list[RunListing]:
+    return sorted(listings, key=lambda each: (each.state != "running", -each.changed))

@@ -1,4 +1,4 @@
-"""Relays live sessions between a browser's WebSocket and a worker of its own."""
+"""Relays live sessions: each connects one WebSocket of a browser with its own worker."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.lab.workers import Worker, WorkerLost, Workers
 
 MAX_SESSIONS: Final = 24  # open at the same time
-IDLE_TIMEOUT_S: Final = 600.0  # without any message from the page, not even that it has painted
+IDLE_TIMEOUT_S: Final = 600.0  # without any message from the page, not even an acknowledged frame
 SEND_TIMEOUT_S: Final = 60.0  # for the page to read a message
 BUSY, IDLE, LOST = 4001, 4002, 4003
 """Close codes that tell the page why a connection is closed."""

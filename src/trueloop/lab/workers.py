@@ -16,8 +16,8 @@ from typing import Any, Final
 from trueloop.app.web.wire_format import LENGTH, TEXT
 from trueloop.runs.live.process_alive import is_alive, process_start_ticks
 
-READY_TIMEOUT_S: Final = 120.0  # import of torch on a busy machine
-REPLY_TIMEOUT_S: Final = 10.0  # a fork or a kill on a busy machine
+READY_TIMEOUT_S: Final = 120.0  # enough to import torch on a busy machine
+REPLY_TIMEOUT_S: Final = 10.0  # enough for a fork or a kill on a busy machine
 RESTART_DELAY_S: Final = 5.0  # after a zygote failed to start
 MAX_MESSAGE_BYTES: Final = 16 << 20  # bytes of one message of a worker
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -58,7 +58,7 @@ class Worker:
                 raise WorkerLost(f"a message of {length} bytes")
             data = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise WorkerLost("it has disconnected") from None
+            raise WorkerLost("it disconnected") from None
         return data.decode() if kind == TEXT else data
 
     async def end(self, grace_s: float = 1.0) -> None:
@@ -88,7 +88,7 @@ class Workers:
         self._control_lock = asyncio.Lock()
         self._ready = self._stopped = False
         self._children: dict[int, str] = {}
-        """Start ticks of the workers by process id, which detect a reused id."""
+        """Process id -> start ticks of the worker, which reveal that an id was reused."""
         self._restart_after_s = 0.0
         self._ended_zygotes: list[asyncio.subprocess.Process] = []
 

@@ -1,7 +1,7 @@
-"""The process that has imported torch and forks the workers, which share its memory.
+"""The zygote process: it imports torch and forks the workers, which share its memory.
 
-Measured: a separate process takes seconds and about 280 MB to import torch; a forked one takes milliseconds and only
-the memory that it writes to.
+A separate process needs seconds and about 280 MB to import torch; a forked process needs milliseconds, and memory only
+for the pages that it writes to.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from typing import Any, Final
 WORKERS: Final = {"calculator": "trueloop.lab.calculator", "simulator": "trueloop.lab.simulator"}
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
 """Packages that workers use, imported before the first fork."""
-MAX_WORKER_BYTES: Final = 2 << 30  # that a worker may allocate above what it starts with
-NICE: Final = 5  # below the server, which must stay responsive
+MAX_WORKER_BYTES: Final = 2 << 30  # that a worker may allocate in addition to its memory at the start
+NICE: Final = 5  # a lower priority than the server's, which must stay responsive
 OOM_SCORE: Final = 500  # of 1000: the kernel kills a worker first when memory runs out
 MAX_COMMAND_BYTES: Final = 4096
 
 
 def main(control_fd: int) -> None:
-    """Execute ``{"fork": kind}``, with a socket attached, and ``{"kill": pid}``; reply with a JSON line each."""
+    """Execute the commands ``{"fork": kind}``, with a socket attached, and ``{"kill": pid}``; reply with JSON lines."""
     for name in [*WORKERS.values(), *_module_names()]:
         importlib.import_module(name)
     _warm_up()
@@ -108,7 +108,7 @@ def _module_names() -> Iterator[str]:
 
 
 def _warm_up() -> None:
-    """Import once for all workers what is otherwise imported lazily."""
+    """Import the modules that the workers would otherwise each import later."""
     simulator: Any = sys.modules[WORKERS["simulator"]]
     simulator.warm_up()
     if find_spec("sklearn"):

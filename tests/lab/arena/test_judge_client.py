@@ -162,7 +162,7 @@ def test_a_job_has_a_process_of_its_own_with_bounds(made_up):
 
 def test_one_that_takes_too_long_is_ended(made_up):
     trial = made_up("wall").run(job(1))
-    assert (trial.end, trial.why) == (End.STOPPED, "It took more than 0 s.")
+    assert (trial.end, trial.why) == (End.STOPPED, "The run took more than 0 s.")
 
 
 def test_one_that_takes_too_much_memory_is_ended(made_up):
@@ -181,7 +181,7 @@ def test_one_can_be_stopped_and_leaves_nothing_behind(made_up, tmp_path: Path, m
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     referee = made_up()
     trial = referee.run(job(1), on_start=lambda number: threading.Timer(0.3, referee.stop, [number]).start())
-    assert (trial.end, trial.why) == (End.STOPPED, "Its process was killed.")
+    assert (trial.end, trial.why) == (End.STOPPED, "The process of the run was killed.")
     assert list(tmp_path.iterdir()) == []
 
 

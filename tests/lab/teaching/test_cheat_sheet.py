@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.cheat_sheet import EXAMPLE, SAYS, arguments, bugs, counts, sizes, templates, terms
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import selected
 
 
@@ -22,14 +22,17 @@ def test_the_words_are_those_of_the_arithmetic():
 
 def test_the_counts_are_worked_out():
     told = {count.name: (count.says, count.example) for count in counts()}
-    assert told["effective batch"] == ("Examples behind a full update: B × K × P.", str(32 * 4 * 2))
+    assert told["effective batch"] == ("Number of examples in a full update: B × K × P.", str(32 * 4 * 2))
     assert told["updates per epoch"][1] == str(EXAMPLE.updates_per_epoch) == "40"
     assert told["batch bytes"] == ("Memory of one full micro-batch of inputs on one process.", "96.0 KiB")
 
 
 def test_the_loops_are_lines_of_the_programs_and_stand_by_themselves():
-    everything = [write(selected("accumulation")), write(selected("precision", "clipping", precision="fp16"))]
-    everything += [write(selected(name)) for name in ("evaluation", "checkpoint")]
+    everything = [
+        production_program(selected("accumulation")),
+        production_program(selected("precision", "clipping", precision="fp16")),
+    ]
+    everything += [production_program(selected(name)) for name in ("evaluation", "checkpoint")]
     known = {line.strip() for program in everything for line in program.text.splitlines()}
     for template in templates():
         ast.parse(template.text)

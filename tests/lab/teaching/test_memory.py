@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from trueloop.lab.teaching import memory
-from trueloop.lab.teaching.memory import Meter, held_bytes, measured_by
+from trueloop.lab.teaching.memory import Meter, describe_method, used_bytes
 
 
 def test_a_tensor_is_counted_as_long_as_it_lives():
-    before = held_bytes()
+    before = used_bytes()
     tensor = torch.ones(4 << 20)
-    held = held_bytes() - before
+    held = used_bytes() - before
     assert 0.9 * tensor.nbytes < held < 1.5 * tensor.nbytes
-    if "malloc" in measured_by():  # what is resident may stay
+    if "malloc" in describe_method():  # what is resident may stay
         del tensor
-        assert abs(held_bytes() - before) < 1 << 20
+        assert abs(used_bytes() - before) < 1 << 20
 
 
 def test_what_is_dear_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch):
@@ -28,7 +28,7 @@ def test_what_is_dear_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch
         return reads[-1]
 
     monkeypatch.setattr(memory, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(memory, "held_bytes", read)
+    monkeypatch.setattr(memory, "used_bytes", read)
     meter, seen = Meter(0.1), list[int]()
     for _ in range(30):
         seen.append(meter.read())

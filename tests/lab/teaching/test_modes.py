@@ -8,22 +8,22 @@ import math
 import pytest
 import torch
 
-from trueloop.lab.teaching.modes import Compared, Modes, compare, program
+from trueloop.lab.teaching.modes import Comparison, Modes, compare, program
 
 
 @pytest.fixture(scope="module")
-def compared() -> Compared:
+def compared() -> Comparison:
     return compare(Modes())
 
 
-def test_repeated_passes_differ_left_and_agree_right(compared: Compared):
+def test_repeated_passes_differ_left_and_agree_right(compared: Comparison):
     assert [passed.same_as_before for passed in compared.left] == [None] + 7 * [False]
     assert [passed.same_as_before for passed in compared.right] == [None] + 7 * [True]
-    assert {passed.farthest for passed in compared.right[1:]} == {"0"}
+    assert {passed.max_difference for passed in compared.right[1:]} == {"0"}
     assert compared.printed.splitlines() == ["left, twice: False", "right, twice: True"]
 
 
-def test_running_statistics_move_left_and_stay_right(compared: Compared):
+def test_running_statistics_move_left_and_stay_right(compared: Comparison):
     for passed in compared.left:
         assert all(each.moved and each.used == "batch" for each in (*passed.means, *passed.variances))
     for passed in compared.right:
@@ -40,23 +40,23 @@ def test_running_statistics_move_left_and_stay_right(compared: Compared):
     assert distances == sorted(distances, reverse=True)  # the same batch each time: they approach its mean
 
 
-def test_dropout_masks_some_units_left_and_none_right(compared: Compared):
-    masks = [passed.kept for passed in compared.left]
+def test_dropout_masks_some_units_left_and_none_right(compared: Comparison):
+    masks = [passed.mask for passed in compared.left]
     assert all(0 < sum(itertools.chain(*mask)) < 24 for mask in masks)
     assert len(set(masks)) == len(masks)
-    assert all(all(itertools.chain(*passed.kept)) for passed in compared.right)
+    assert all(all(itertools.chain(*passed.mask)) for passed in compared.right)
     for passed in compared.left:
-        cells = zip(*(itertools.chain(*grid) for grid in (passed.kept, passed.activations)), strict=True)
+        cells = zip(*(itertools.chain(*grid) for grid in (passed.mask, passed.activations)), strict=True)
         assert all(kept or cell == "0" for kept, cell in cells)
 
 
 def test_the_mask_told_is_the_one_that_dropout_drew():
-    from trueloop.lab.teaching.modes import _mask
+    from trueloop.lab.teaching.modes import _next_mask
 
     for p in (0.0, 0.3, 1.0):
         layer, given = torch.nn.Dropout(p), torch.rand(50, 40) + 1
         torch.manual_seed(1)
-        mask = _mask(layer, given)
+        mask = _next_mask(layer, given)
         assert torch.equal(layer(given) != 0, mask)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.data import WindowSampler, order
-from trueloop.lab.teaching.one_update import FIELD, NUMBERS_SHOWN, step
+from trueloop.lab.teaching.one_update import MAX_DOTS, MAX_INDICES, step
 from trueloop.lab.teaching.programs.one_step import OneStep
 
 
@@ -48,10 +48,10 @@ def test_an_update_is_the_mean_gradient_of_the_window_times_the_rate(asked: OneS
 
 def test_the_gradient_grows_over_the_window_and_is_divided_once():
     found = step(OneStep(dataset=1000, batch=8, accumulate=20))
-    assert [batch.place for batch in found.micro_batches] == [0, 1, 2, 3, 4, 19]
+    assert [batch.index for batch in found.micro_batches] == [0, 1, 2, 3, 4, 19]
     last = found.micro_batches[-1]
     assert (last.weight_gradient / found.count, last.bias_gradient / found.count) == pytest.approx(found.gradient)
-    assert found.micro_batches_in_all == 20
+    assert found.total_micro_batches == 20
     assert sum(batch.count for batch in found.micro_batches) == 48
 
 
@@ -61,17 +61,17 @@ def test_each_process_takes_the_share_that_its_loader_would_draw():
     for rank in range(4):
         sampler = WindowSampler(1000, effective_batch=96, micro_batch=8, processes=4, rank=rank)
         own = [cut.indices_B.tolist() for cut in sampler.micro_batches(0, skip_updates=2)][:3]
-        assert [list(batch.numbers[rank::4]) for batch in found.micro_batches] == own
+        assert [list(batch.indices[rank::4]) for batch in found.micro_batches] == own
 
 
 def test_a_large_dataset_is_a_field_of_cells_and_a_small_one_is_itself():
     small = step(OneStep(dataset=100, batch=10))
-    assert (small.field, small.cell_holds) == (100, 1)
-    assert sorted(small.micro_batches[0].numbers) == list(small.micro_batches[0].cells)
+    assert (small.dots, small.examples_per_dot) == (100, 1)
+    assert sorted(small.micro_batches[0].indices) == list(small.micro_batches[0].dots)
     large = step(OneStep(dataset=10**9, batch=4096))
-    assert large.field == FIELD
-    assert max(large.micro_batches[0].cells) < FIELD
-    assert len(large.micro_batches[0].numbers) == NUMBERS_SHOWN
+    assert large.dots == MAX_DOTS
+    assert max(large.micro_batches[0].dots) < MAX_DOTS
+    assert len(large.micro_batches[0].indices) == MAX_INDICES
     assert large.micro_batches[0].count == 4096
 
 
@@ -83,7 +83,7 @@ def test_the_stages_tell_each_micro_batch_and_then_the_update():
         stages[15].says == "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
     )
     assert "divided by 160 examples" in stages[-1].says
-    assert [stage.shown for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
+    assert [stage.batch for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
 
 
 def test_what_cannot_be_shown_is_refused():

@@ -10,10 +10,10 @@ import pytest
 
 from trueloop.lab.teaching import operations, worked_programs
 from trueloop.lab.teaching.operations import TensorState, Trace, trace
-from trueloop.lab.teaching.worked_programs import AFTER, SIX, Six
+from trueloop.lab.teaching.worked_programs import AFTER, SIX, SixOperations
 
 EXAMPLES = [
-    Six(example=example, optimizer=optimizer, updates=3, lr=lr)
+    SixOperations(example=example, optimizer=optimizer, updates=3, lr=lr)
     for example, optimizer, lr in itertools.product(
         ("worked_example", "irises"), ("sgd", "momentum", "adam"), (0.01, 0.3)
     )
@@ -22,12 +22,12 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def classic() -> Trace:
-    return trace(Six())
+    return trace(SixOperations())
 
 
 def after(told: Trace, operation: str, update: int | None = None) -> dict[str, TensorState]:
     """What a line has changed, the first time it ran."""
-    found = (m for m in told.moments if m.operation == operation and update in (None, m.update))
+    found = (m for m in told.states if m.operation == operation and update in (None, m.update))
     return {shown.name: shown for shown in next(found).changes}
 
 
@@ -50,9 +50,9 @@ def test_forward_again_is_closer_to_the_targets(classic: Trace):
 
 
 def test_the_six_operations_come_in_their_order(classic: Trace):
-    assert [m.operation for m in classic.moments] == ["built", *SIX, *AFTER]
+    assert [m.operation for m in classic.states] == ["built", *SIX, *AFTER]
     lines = classic.text.splitlines()
-    assert all(lines[m.line - 1].strip().startswith(m.code) for m in classic.moments)
+    assert all(lines[m.line - 1].strip().startswith(m.code) for m in classic.states)
 
 
 def test_each_operation_changes_what_is_its_own_and_nothing_else(classic: Trace):
@@ -74,7 +74,7 @@ def test_torchs_own_words_are_those_of_a_second_backward(classic: Trace):
 
 
 def test_the_graph_is_built_by_forward_and_let_go_by_backward(classic: Trace):
-    seen = {m.operation: m.graph for m in classic.moments}
+    seen = {m.operation: m.graph for m in classic.states}
     assert seen["built"] is None
     built, freed = (classic.graphs[place or 0] for place in (seen["loss"], seen["backward"]))
     assert built.saved_b == 24  # inputs, outputs and targets: two float32 numbers each
@@ -84,17 +84,17 @@ def test_the_graph_is_built_by_forward_and_let_go_by_backward(classic: Trace):
 
 
 def test_the_graph_before_lives_until_its_loss_is_another():
-    told = trace(Six(updates=2))
-    alive = {(m.update, m.operation): m.nodes_alive for m in told.moments}
+    told = trace(SixOperations(updates=2))
+    alive = {(m.update, m.operation): m.nodes_alive for m in told.states}
     assert alive[1, "loss"] == 3
     assert alive[2, "forward"] == 5  # two of the new one, three that the old loss still holds
     assert alive[2, "loss"] == 3
 
 
 def test_what_the_optimizer_keeps_appears_with_its_first_update():
-    told = trace(Six(optimizer="adam"))
+    told = trace(SixOperations(optimizer="adam"))
     assert after(told, "update")["model.weight.exp_avg"].cells == (("−0.11", "−0.22"), ("0.18", "0.36"))
-    card = next(card for card in told.cards if card.name == "model.weight")
+    card = next(card for card in told.groups if card.name == "model.weight")
     assert card.parts == (
         "model.weight.grad",
         "model.weight.step",
@@ -104,7 +104,7 @@ def test_what_the_optimizer_keeps_appears_with_its_first_update():
 
 
 @pytest.mark.parametrize("six", EXAMPLES, ids=lambda six: f"{six.example}-{six.optimizer}-{six.lr}")
-def test_every_number_torch_came_to_is_that_of_its_formula(six: Six, monkeypatch: pytest.MonkeyPatch):
+def test_every_number_torch_came_to_is_that_of_its_formula(six: SixOperations, monkeypatch: pytest.MonkeyPatch):
     compared, write = 0, operations._texts
 
     def compare(sums: Any, value: Any):
@@ -123,7 +123,7 @@ def test_every_number_torch_came_to_is_that_of_its_formula(six: Six, monkeypatch
     computed = {"forward", "loss", "backward", "update", "schedule", "forward again", "loss again"}
     bare = [
         (moment.operation, shown.name)
-        for moment in told.moments
+        for moment in told.states
         for shown in moment.changes
         if moment.operation in computed and shown.cells is not None and not (shown.rule and shown.sums)
     ]
@@ -131,9 +131,9 @@ def test_every_number_torch_came_to_is_that_of_its_formula(six: Six, monkeypatch
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_arithmetic_shown_is_right_as_it_is_written(six: Six):
+def test_the_arithmetic_shown_is_right_as_it_is_written(six: SixOperations):
     names = {"log": math.log, "max": max, "sqrt": math.sqrt}
-    for moment in trace(six).moments:
+    for moment in trace(six).states:
         for text in (cell for shown in moment.changes for row in shown.sums for cell in row):
             left, right = text.split(" = ")
             number, worked_out = (eval(_python(side), names) for side in (left, right))
@@ -148,12 +148,12 @@ def _python(text: str) -> str:
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::3], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(six: Six):
+def test_the_text_shown_runs_on_its_own_and_comes_to_the_same(six: SixOperations):
     told, printed, program = trace(six), [], {}
     program["print"] = printed.append
     exec(told.text, program)
     assert printed == [told.printed]
-    last = {shown.name: shown for moment in told.moments for shown in moment.changes}
+    last = {shown.name: shown for moment in told.states for shown in moment.changes}
     for name, parameter in program["model"].named_parameters():
         own = name if six.example == "irises" else f"model.{name}"
         own = own.replace("0.", "first.").replace("2.", "second.")
@@ -177,22 +177,22 @@ def test_nothing_is_left_behind():
 
     torch.manual_seed(5)
     state, tracer = torch.get_rng_state(), sys.gettrace()
-    trace(Six(example="irises"))
+    trace(SixOperations(example="irises"))
     assert torch.equal(torch.get_rng_state(), state)
     assert sys.gettrace() is tracer
 
 
 def test_numbers_that_blow_up_are_shown_as_they_are():
-    told = trace(Six(lr=1e30, updates=4))
-    losses = [shown.cells for m in told.moments for shown in m.changes if shown.name == "loss"]
+    told = trace(SixOperations(lr=1e30, updates=4))
+    losses = [shown.cells for m in told.states for shown in m.changes if shown.name == "loss"]
     assert losses[-1] in ((("∞",),), (("nan",),))
 
 
 @pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
-def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: Six):
+def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: SixOperations):
     held: dict[str, TensorState] = {}
     compared = 0
-    for moment in trace(six).moments:
+    for moment in trace(six).states:
         before = dict(held)
         held.update({seen.name: seen for seen in moment.changes})
         for seen in moment.changes:

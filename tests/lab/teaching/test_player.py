@@ -47,8 +47,8 @@ def test_the_weights_are_bitwise_those_of_the_script_alone_and_the_sanitizer_hea
 
     def look(play: Play) -> None:
         with watch.paused():
-            build_planes(play.model, play.half, neurons=True)
-        play.take()
+            build_planes(play.model, play.half_width, neurons=True)
+        play.take_curves()
         play.memory_mib()
 
     watch.start()
@@ -67,20 +67,20 @@ def test_the_weights_are_bitwise_those_of_the_script_alone_and_the_sanitizer_hea
 def test_the_curves_are_the_scripts_own():
     simulation = replace(SMALL, accumulation=2, optimizer="sgd", schedule="step", precision="float64")
     play = played(simulation)
-    curves, names = play.take(), play.program.names
+    curves, names = play.take_curves(), play.program.names
     assert curves.update == list(range(12))
     batches = names["losses"]
     assert curves.loss[0] == (batches[0] + batches[1]) / 2
     assert curves.rate == [0.01] * 4 + [0.01 * 0.1] * 4 + [0.01 * 0.1 * 0.1] * 4
     assert [(loss, accuracy) for _, loss, accuracy in curves.evaluations] == names["evaluations"]
     assert [update for update, *_ in curves.evaluations] == [3, 6, 9, 12]
-    assert not play.take().update
+    assert not play.take_curves().update
     assert play.epoch == 4
 
 
 def test_the_norm_is_that_of_the_whole_gradient_also_where_it_is_cut():
-    whole = played(replace(SMALL, optimizer="sgd", epochs=1)).take().norm
-    cut = played(replace(SMALL, optimizer="sgd", epochs=1, clip=0.01)).take().norm
+    whole = played(replace(SMALL, optimizer="sgd", epochs=1)).take_curves().norm
+    cut = played(replace(SMALL, optimizer="sgd", epochs=1, clip=0.01)).take_curves().norm
     assert cut[0] == pytest.approx(whole[0], rel=1e-5)
     assert min(cut) > 0.01
 
@@ -185,7 +185,7 @@ def test_a_batch_of_one_point_is_not_left_to_a_batch_normalisation():
 def test_the_first_loss_that_is_not_finite_is_noted():
     text = write_script(SMALL, [catalogue()["GRD007"].failure.inject]).loop.text()
     play = played(SMALL, text=text)
-    losses = play.take().loss
+    losses = play.take_curves().loss
     assert play.first_not_finite is not None
     assert math.isnan(losses[play.first_not_finite])
     assert all(map(math.isfinite, losses[: play.first_not_finite]))

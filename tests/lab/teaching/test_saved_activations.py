@@ -5,17 +5,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trueloop.lab.teaching.run_snippet import SnippetRunner
-from trueloop.lab.teaching.saved_activations import Forward, Measured, measure
+from trueloop.lab.teaching.saved_activations import Forward, Measurement, measure
 
-SMALL = Forward(depth=3, width=32, batch=64, turns=1)
+SMALL = Forward(depth=3, width=32, batch=64, rounds=1)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
+def measured() -> Measurement:
     return measure(SMALL)
 
 
-def test_eval_alone_keeps_a_graph_and_no_grad_keeps_only_the_outputs(measured: Measured):
+def test_eval_alone_keeps_a_graph_and_no_grad_keeps_only_the_outputs(measured: Measurement):
     train, evaluation, no_grad, inference = measured.ways
     outputs_b = 64 * 32 * 4
     assert (no_grad.kept_b, inference.kept_b) == (outputs_b, outputs_b)
@@ -24,33 +24,33 @@ def test_eval_alone_keeps_a_graph_and_no_grad_keeps_only_the_outputs(measured: M
     assert train.kept_b > evaluation.kept_b  # dropout's masks, and what normalisation by the batch needs
 
 
-def test_what_is_saved_for_backward_is_part_of_what_is_kept(measured: Measured):
+def test_what_is_saved_for_backward_is_part_of_what_is_kept(measured: Measurement):
     for way in measured.ways:
-        assert way.for_backward_b <= way.kept_b <= way.highest_b == max(way.alive_b)
+        assert way.for_backward_b <= way.kept_b <= way.peak_b == max(way.alive_b)
 
 
-def test_memory_grows_layer_by_layer_with_a_graph_and_not_without(measured: Measured):
+def test_memory_grows_layer_by_layer_with_a_graph_and_not_without(measured: Measurement):
     train, _, no_grad, _ = measured.ways
     assert list(train.alive_b) == sorted(train.alive_b)
-    assert no_grad.highest_b == 2 * no_grad.kept_b  # a layer's input and its output
+    assert no_grad.peak_b == 2 * no_grad.kept_b  # a layer's input and its output
 
 
-def test_backward_afterwards_is_refused_in_torchs_own_words(measured: Measured):
+def test_backward_afterwards_is_refused_in_torchs_own_words(measured: Measurement):
     train, evaluation, no_grad, inference = measured.ways
     assert (train.refused, evaluation.refused) == ("", "")
     assert "does not require grad" in no_grad.refused
     assert "Inference tensors cannot be saved for backward" in inference.refused
 
 
-def test_every_way_is_timed(measured: Measured):
-    assert measured.turns == 1
+def test_every_way_is_timed(measured: Measurement):
+    assert measured.rounds == 1
     assert all(way.median_s > 0 for way in measured.ways)
     assert [line.split(" kept")[0].strip() for line in measured.printed.splitlines()] == [
         way.name for way in measured.ways
     ]
 
 
-def test_the_count_is_that_of_torchs_profiler(measured: Measured):
+def test_the_count_is_that_of_torchs_profiler(measured: Measurement):
     # The model of the very program that was measured; its allocations as the profiler of memory reports them.
     ran = SnippetRunner()
     ran.run(measured.text)
@@ -70,9 +70,9 @@ def test_the_count_is_that_of_torchs_profiler(measured: Measured):
         del outputs
     for way, most in zip(measured.ways, highest, strict=True):
         # Dropout draws its mask into memory of its own within one operation: of that only the profiler knows.
-        assert way.highest_b <= most <= 1.1 * way.highest_b + 64 * 32 * 4
+        assert way.peak_b <= most <= 1.1 * way.peak_b + 64 * 32 * 4
 
 
-def test_nothing_stays_behind(measured: Measured):
+def test_nothing_stays_behind(measured: Measurement):
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()

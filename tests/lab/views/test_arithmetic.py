@@ -66,20 +66,20 @@ def test_the_numbers_are_the_plans():
 def test_a_place_beyond_the_run_is_its_end():
     line = told(dataset=100, batch=16, epochs=2, accumulate=4, epoch=99, iteration=99)["timeline"]
     assert (line["epoch"], line["iteration"], line["closes_window"], line["share_of_run"]) == (1, 6, True, 1)
-    assert line["windows"][-1]["lacks"] == "1 iteration"
-    assert line["shares"] == [{"rank": 0, "examples": 4, "share": 0.25, "holds": "4 examples"}]
+    assert line["windows"][-1]["missing_count"] == "1 iteration"
+    assert line["shares"] == [{"rank": 0, "examples": 4, "share": 0.25, "count": "4 examples"}]
 
 
 def test_moves_are_what_may_be_asked_next():
     first = told(dataset=100, batch=16, epochs=2, accumulate=4)
-    next_update = told(dataset=100, batch=16, epochs=2, accumulate=4, **first["moves"]["update"])
+    next_update = told(dataset=100, batch=16, epochs=2, accumulate=4, **first["targets"]["update"])
     assert (next_update["timeline"]["window"], next_update["timeline"]["iteration"]) == (1, 4)
 
 
 def test_the_largest_run_that_may_be_asked_is_small_to_send_and_exact():
     fields = {field["name"]: field for field in describe_fields(Query)}
     largest = {name: int(fields[name]["highest"]) for name in ("dataset", "epochs", "accumulate", "processes")}
-    found = told(**largest, batch=1, room=240, iteration=10**6)
+    found = told(**largest, batch=1, max_marks=240, iteration=10**6)
     assert len(json.dumps(found)) < 60_000
     rows = {row["key"]: row["value"] for row in found["rows"]}
     assert rows["examples_seen"] == f"{10**18:,}"

@@ -19,8 +19,8 @@ def test_what_is_said_is_what_was_measured():
     assert (no_grad["kept"], no_grad["for_backward"]) == ("0.12 MiB", "0")
     for way, place in ((evaluation, 0), (train, 1)):
         times = way["kept_b"] / no_grad["kept_b"]
-        assert f"{times:.1f} times" in told["says"].split(";")[place]
-    assert all(max(way["alive_mib"]) * MIB == way["highest_b"] for way in told["ways"])
+        assert f"{times:.1f} times" in told["says"].split("In train mode")[place]
+    assert all(max(way["alive_mib"]) * MIB == way["peak_b"] for way in told["ways"])
 
 
 def test_what_cannot_be_met_is_named():

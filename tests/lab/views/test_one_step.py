@@ -21,4 +21,4 @@ def test_the_code_told_is_the_program_and_its_print_is_the_update():
 def test_what_is_too_large_is_told_and_not_computed():
     found = answer(Query(dataset=10**12, batch=10**6, accumulate=1000))
     assert found.keys() == {"too_large"}
-    assert found["too_large"].startswith("An update here takes 1,000,000,000 examples")
+    assert found["too_large"].startswith("An update of this run has 1,000,000,000 examples")

@@ -13,8 +13,8 @@ from trueloop.lab.views.operations import Query, answer
 def test_the_answer_is_plain_and_names_the_line_of_each_moment():
     told = json.loads(encode_json(answer(Query())))
     lines = ["".join(text for _, text in line) for line in told["code"]]
-    assert [moment["operation"] for moment in told["moments"]][1:4] == ["forward", "loss", "backward"]
-    assert all(moment["code"] in lines[moment["line"] - 1] for moment in told["moments"])
+    assert [moment["operation"] for moment in told["states"]][1:4] == ["forward", "loss", "backward"]
+    assert all(moment["code"] in lines[moment["line"] - 1] for moment in told["states"])
     assert "text" not in told
 
 
@@ -42,4 +42,4 @@ def test_what_cannot_be_met_is_named(given: dict[str, object], named: str):
     "asked", [Query(lr=10, updates=6), Query(lr=1e-5, example="irises", hidden=1, optimizer="adam")]
 )
 def test_the_ends_of_what_can_be_asked_for_are_answered(asked: Query):
-    assert json.loads(encode_json(answer(asked)))["moments"][-1]["operation"] == "loss again"
+    assert json.loads(encode_json(answer(asked)))["states"][-1]["operation"] == "loss again"

@@ -16,7 +16,7 @@ def test_the_code_told_is_the_program_that_drew():
     asked = Query(sampler="distributed", ranks=2)
     found = json.loads(encode_json(answer(asked)))
     assert "\n".join("".join(text for _, text in line) for line in found["code"]) == pipeline(asked).text.rstrip()
-    drawn = [f"{batch['numbers']}" for batch in found["epochs"][0][0]["batches"]]
+    drawn = [f"{batch['indices']}" for batch in found["epochs"][0][0]["batches"]]
     assert [line.partition("]")[0] + "]" for line in found["printed"] if line.startswith("[")][: len(drawn)] == drawn
 
 

@@ -10,7 +10,7 @@ import pytest
 from trueloop.app.web.wire_format import decode_object, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, selected
 from trueloop.lab.views.production import Query, answer, new_lines, removed_lines
 
@@ -38,7 +38,7 @@ def text(shown):
 
 def test_the_program_is_the_selections():
     told = asked(selection={"clipping": True})
-    assert text(told["program"]) == write(selected("clipping")).text
+    assert text(told["program"]) == production_program(selected("clipping")).text
     assert (told["program"]["new"], told["program"]["gone"]) == ([], [])
     assert [each["name"] for each in told["components"]] == list(NAMES)
     assert [each["name"] for each in told["components"] if each["on"]] == told["on"] == ["clipping"]
@@ -57,7 +57,7 @@ def test_what_is_new_is_told_by_line_and_box():
 
 def test_what_a_component_needs_is_added_and_said():
     told = asked(selection={"early_stopping": True})
-    assert told["added"] == [{"name": "evaluation", "because": "Early stopping judges by an evaluation."}]
+    assert told["added"] == [{"name": "evaluation", "because": "Early stopping needs an evaluation."}]
     assert told["on"] == ["evaluation", "early_stopping"]
     assert asked(selection={"early_stopping": True, "evaluation": True})["added"] == []
 

@@ -1,6 +1,6 @@
 """Runs one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
 
-It is the same as `trueloop run` on the script that the page shows.
+The first run does the same as `trueloop run` on the script that the page shows.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S: Final = 0.05
 """Seconds between two reads of the curve of a running script."""
 MAX_TIMED_RUNS: Final = 5
-"""Limit of timed runs; several are needed for short scripts, as the CPU clock is coarse."""
+"""Maximum number of timed runs; short scripts need several, as the CPU clock is coarse."""
 MIN_TIMED_S: Final = 0.08
 """Total seconds of training after which timing stops."""
 
 CurveCallback = Callable[[list[Point]], None]
-"""Called with the new points of the curve, and with none when the script is repeated."""
+"""Called with the new points of the curve, and with an empty list when the script runs again."""
 
 
 def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callable[[], str]) -> Trial:
     """Run one job to its end.
 
     Args:
-        job: what to run.
-        folder: for its script.
+        job: the job.
+        folder: folder for its script.
         on_points: called with new points of the curve.
         last_error: returns the last line of standard error.
     """
     track = find_track(job.track)
     path = folder / f"{job.track}.py"
     path.write_text(write_script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
-    with _curve_reported(on_points):
+    with _report_curve(on_points):
         launched = launch(ProgramCommand(target=str(path)), FailureSelection(), stop_on_error=True)
     trial = _judge_run(job.seed, launched, last_error)
     if job.once or trial.end != End.REACHED:
@@ -57,10 +57,10 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
     on_points([])
     reference_path = folder / "reference.py"
     reference_path.write_text(write_reference_script(track, job.seed), encoding="utf-8")
-    times, names = _time_against_reference(path, reference_path)
+    ratio, names = _time_against_reference(path, reference_path)
     if (names["reached"], _weights_digest(names["model"])) != (trial.updates, trial.digest):
         return replace(trial, end=End.FAILED.value, why="The second run of the same script had different weights.")
-    return replace(trial, time=times)
+    return replace(trial, time=ratio)
 
 
 def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str]) -> Trial:
@@ -87,36 +87,36 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
         return replace(
             trial,
             why=launched.not_judged_reason
-            or f"The sanitizer did not check it completely: {to_single_line(launched.report.problems[0])}",
+            or f"The sanitizer did not check the run completely: {to_single_line(launched.report.problems[0])}",
         )
     if launched.code not in (0, FINDINGS_EXIT_CODE):
-        return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(last_error())}")
+        return replace(trial, why=f"The run ended with exit code {launched.code}: {to_single_line(last_error())}")
     end = End.REACHED if names["reached"] else End.NOT_REACHED
     return replace(trial, end=end.value, digest=_weights_digest(names["model"]))
 
 
 def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | None, Mapping[str, Any]]:
-    """Run a script alternately with the reference; return the ratio of times per example, and its variables.
+    """Run a script alternately with the reference; return the ratio of times per example, and the script's variables.
 
     The ratio is None if the CPU clock did not advance.
     """
     seconds, examples = dict.fromkeys((reference_path, path), 0.0), dict.fromkeys((reference_path, path), 0)
     names: Mapping[str, Any] = {}
-    for turn in range(MAX_TIMED_RUNS):
+    for repetition in range(MAX_TIMED_RUNS):
         for each in (reference_path, path):
-            if turn == 0 or seconds[each] < MIN_TIMED_S:
+            if repetition == 0 or seconds[each] < MIN_TIMED_S:
                 run_program(ProgramCommand(target=str(each)))
-                ran = vars(sys.modules["__main__"])
-                seconds[each] += ran["train_s"]
-                examples[each] += ran["examples"]
-                names = ran if each == path else names
+                variables = vars(sys.modules["__main__"])
+                seconds[each] += variables["train_s"]
+                examples[each] += variables["examples"]
+                names = variables if each == path else names
     if not seconds[reference_path]:
         return None, names
     return (seconds[path] / examples[path]) / (seconds[reference_path] / examples[reference_path]), names
 
 
 def _weights_digest(model: nn.Module) -> str:
-    """Return a digest of the weights, equal if they are bitwise equal."""
+    """Return a digest of the weights; bitwise equal weights have equal digests."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
@@ -125,17 +125,17 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 @contextmanager
-def _curve_reported(on_points: CurveCallback) -> Generator[None]:
+def _report_curve(on_points: CurveCallback) -> Generator[None]:
     """Report the curve of the running script from another thread."""
     ended = threading.Event()
     reported = 0
-    known: Any = None
+    latest: Any = None
 
     def report_new() -> None:
-        nonlocal reported, known
+        nonlocal reported, latest
         curve = vars(sys.modules["__main__"]).get("curve")
-        if curve is not known:
-            reported, known = 0, curve
+        if curve is not latest:
+            reported, latest = 0, curve
         if curve and len(curve) > reported:
             new = list(curve[reported:])
             reported += len(new)

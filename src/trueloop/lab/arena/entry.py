@@ -29,12 +29,13 @@ class Entry:
     """A training loop's settings; the defaults are plain and slow."""
 
     optimizer: Annotated[
-        Literal["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"], "torch.optim; nesterov is SGD's own"
+        Literal["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"],
+        "optimizer of torch.optim; nesterov = SGD with nesterov=True",
     ] = "sgd"
     lr: Annotated[float, Bounds(1e-5, 10.0), "highest learning rate of the schedule"] = 0.1
-    momentum: Annotated[float, Bounds(0.0, 0.99), "of SGD, Nesterov and RMSprop"] = 0.0
-    beta1: Annotated[float, Bounds(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
-    beta2: Annotated[float, Bounds(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
+    momentum: Annotated[float, Bounds(0.0, 0.99), "momentum of SGD, Nesterov and RMSprop"] = 0.0
+    beta1: Annotated[float, Bounds(0.0, 0.99), "decay of Adam's average of gradients"] = 0.9
+    beta2: Annotated[float, Bounds(0.5, 0.9999), "decay of Adam's average of squared gradients"] = 0.999
     weight_decay: Annotated[float, Bounds(0.0, 1.0), "decoupled in AdamW, added to the gradient elsewhere"] = 0.0
     batch: Annotated[int, Bounds(1, MAX_BATCH), "examples per batch"] = 32
     accumulation: Annotated[int, Bounds(1, MAX_ACCUMULATION), "batches per update"] = 1
@@ -42,11 +43,12 @@ class Entry:
         "constant"
     )
     warmup: Annotated[int, Bounds(0, 500), "updates in which the rate rises to its maximum"] = 0
-    updates: Annotated[int, Bounds(10, MAX_UPDATES), "the schedule's length, and the end"] = MAX_UPDATES
+    updates: Annotated[int, Bounds(10, MAX_UPDATES), "length of the schedule and of the run"] = MAX_UPDATES
     clip: Annotated[float, Bounds(0.0, 100.0), "largest norm of the gradient; 0 = no clipping"] = 0.0
     label_smoothing: Annotated[float, Bounds(0.0, 0.5), "share of the target distributed over all classes"] = 0.0
     initialisation: Annotated[
-        Literal["torch", "kaiming", "xavier", "orthogonal"], "of the linear layers' weights; torch = PyTorch's default"
+        Literal["torch", "kaiming", "xavier", "orthogonal"],
+        "initial weights of linear layers; torch = PyTorch's default",
     ] = "torch"
     input_noise: Annotated[float, Bounds(0.0, 1.0), "standard deviation of noise added to training inputs"] = 0.0
 
@@ -61,7 +63,7 @@ class Entry:
             object.__setattr__(self, "optimizer", "sgd")
         if self.warmup >= self.updates:
             raise InvalidConfig(
-                f"warmup is {self.warmup}, of {self.updates} updates.", fix="The warm-up must end before the run does."
+                f"warmup is {self.warmup}, of {self.updates} updates.", fix="The warm-up must end before the run."
             )
 
     def as_json(self) -> str:
@@ -70,8 +72,8 @@ class Entry:
 
     def non_default_settings(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults."""
-        plain = asdict(Entry())
-        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+        defaults = asdict(Entry())
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
 
 def parse_entry(values: Mapping[str, Any]) -> Entry:

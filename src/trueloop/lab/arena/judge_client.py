@@ -59,7 +59,7 @@ class _MessageRouter:
 
 
 class JudgeClient:
-    """Runs jobs in a process that the first job starts; thread-safe, each call waits for its result."""
+    """Runs jobs in a process that the first job starts. Thread-safe: each call of `run` waits for its own result."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class JudgeClient:
             on_points(points)
 
         trial = self._run(job, count_points, on_start)
-        if trial is None and not received:  # the process had just ended, being idle; a curve is not reported twice
+        if trial is None and not received:  # the idle process had just ended; no point was reported yet
             trial = self._run(job, count_points, on_start)
         if trial is None:
             raise BoardError(f"The judge process ended: {self._last_error}", fix="Submit the entry again.")
@@ -193,7 +193,7 @@ class JudgeClient:
                 self._process.stdin.write(json.dumps(command).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def _read_messages(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _MessageRouter) -> None:
+    def _read_messages(self, process: subprocess.Popen[bytes], errors: IO[bytes], router: _MessageRouter) -> None:
         assert process.stdout is not None
         for text in process.stdout:
             if not text.endswith(b"\n"):  # killed in the middle of a line
@@ -202,11 +202,11 @@ class JudgeClient:
             if message["kind"] == "ready":
                 self._versions = message["versions"]
             else:
-                line.dispatch(message)
+                router.dispatch(message)
         process.wait()
         process.stdout.close()
         self._record_last_error(errors)
-        line.end()
+        router.end()
 
     def _record_last_error(self, errors: IO[bytes]) -> None:
         errors.seek(0)

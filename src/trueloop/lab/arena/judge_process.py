@@ -1,8 +1,8 @@
 """The judge process, ``python -P -m trueloop.lab.arena.judge_process``: reads jobs and writes results as JSON lines.
 
-It imports torch and runs each job in its own fork with limits of time and memory. After ``{"kind": "ready",
+The process imports torch and runs each job in its own fork with limits of time and memory. After ``{"kind": "ready",
 "versions": {...}}`` it writes ``{"id", "kind": "curve", "points"}`` while a job runs and ``{"id", "kind": "done",
-"trial"}`` at its end. It ends when its input does.
+"trial"}`` at its end. The process ends when its input ends.
 """
 
 import json
@@ -32,7 +32,7 @@ from trueloop.version import __version__
 MAX_RUNNING: Final = 2
 IDLE_TIMEOUT_S: Final = 120.0  # without a job, until the process ends
 NICE: Final = 5  # below the waiting client
-ENDED: Final = "Its process was killed."
+ENDED: Final = "The process of the run was killed."
 LINE_BYTES: Final = 1 << 16
 
 
@@ -48,7 +48,7 @@ class _Running:
 
 
 class JudgeProcess:
-    """Runs jobs, at most `MAX_RUNNING` at a time; one thread, so that it may fork."""
+    """Runs jobs, at most `MAX_RUNNING` at a time, in a single thread, because it forks."""
 
     def __init__(self, source: int, out: int) -> None:
         self._source, self._out = source, out
@@ -60,7 +60,7 @@ class JudgeProcess:
         self._last_busy_s = time.monotonic()
 
     def serve(self) -> None:
-        """Work until the input ends or the idle timeout; then kill running jobs."""
+        """Run jobs until the input ends or the idle timeout passes; then kill running jobs."""
         try:
             while self._is_busy():
                 for key, _ in self._selector.select(timeout=0.5):
@@ -167,16 +167,17 @@ def versions() -> dict[str, str]:
 
 def _killed_trial(running: _Running, status: int) -> Trial:
     """Return the result of a job whose process was killed."""
-    by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if running.late:
-        why = f"It took more than {MAX_WALL_S:.0f} s."
-    elif by == signal.SIGXCPU:
-        why = f"It took more than {MAX_CPU_S} s of a core."
-    elif by == signal.SIGKILL:
+        why = f"The run took more than {MAX_WALL_S:.0f} s."
+    elif signal_number == signal.SIGXCPU:
+        why = f"The run took more than {MAX_CPU_S} s of CPU time."
+    elif signal_number == signal.SIGKILL:
         why = ENDED
     else:
-        why = f"Its process ended with {signal.Signals(by).name if by else os.WEXITSTATUS(status)}."
-    end = End.STOPPED if running.late or by in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
+        cause = signal.Signals(signal_number).name if signal_number else f"exit code {os.WEXITSTATUS(status)}"
+        why = f"The process of the run ended with {cause}."
+    end = End.STOPPED if running.late or signal_number in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
     return Trial(seed=running.job.seed, end=end.value, why=why)
 
 
@@ -197,7 +198,8 @@ def _run_in_child(job: Job, folder: Path, write_end: int, close: tuple[int, ...]
         try:
             trial = run_job(job, folder, send_points, lambda: _last_line(errors))
         except MemoryError:
-            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {MAX_EXTRA_MIB} MiB of memory.")
+            why = f"The run took more than {MAX_EXTRA_MIB} MiB of memory."
+            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=why)
         except TrueloopError as error:
             trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
         send_message(write_end, {"kind": "done", "trial": asdict(trial)})
@@ -223,8 +225,8 @@ def _apply_limits() -> None:
 def _redirect_output(errors: Path) -> None:
     devnull = os.open(os.devnull, os.O_RDWR)
     error_file = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for handle, place in ((devnull, 0), (devnull, 1), (error_file, 2)):
-        os.dup2(handle, place)
+    for handle, target in ((devnull, 0), (devnull, 1), (error_file, 2)):
+        os.dup2(handle, target)
 
 
 def _last_line(errors: Path) -> str:

@@ -53,7 +53,7 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
         BoardError: the entry has no result, or the track has changed.
     """
     if row.is_open or not row.trials or row.trials[0].end == End.FAILED:
-        raise BoardError(f"Entry {row.id} has no result to compare with: it is {row.state}.")
+        raise BoardError(f"Entry {row.id} has no result to compare with: its state is {str(row.state)!r}.")
     if find_track(row.track).fingerprint != row.track_fingerprint:
         raise BoardError(
             f"The track {row.track!r} has changed since entry {row.id} was judged.",
@@ -70,14 +70,14 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
 
 
 def _comparable_result(trial: Trial) -> tuple[object, ...]:
-    """Return the part of a result that a replay must reproduce; time is not."""
+    """Return the part of a result that a replay must reproduce: everything except the time."""
     code = trial.found.code if trial.found else ""
     return (trial.end, trial.updates, trial.examples, trial.accuracy, trial.digest, code)
 
 
 @contextmanager
 def judging_lock(board: Path) -> Generator[bool]:
-    """Try to become the leaderboard's only judge without waiting; yields false if another process judges.
+    """Try to become the leaderboard's only judge without waiting; yield False if another process judges.
 
     Args:
         board: the leaderboard's file; the lock file is next to it.
@@ -97,10 +97,10 @@ def judging_lock(board: Path) -> Generator[bool]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
+            acquired = True
         except BlockingIOError:
-            mine = False
-        yield mine
+            acquired = False
+        yield acquired
     finally:
         os.close(handle)
 
@@ -133,13 +133,13 @@ def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> i
         InvalidConfig: the name is invalid.
         BoardError: the queue or the leaderboard is full, or this system cannot judge.
     """
-    signed = parse_record(ContestantName, {"name": name})
+    contestant = parse_record(ContestantName, {"name": name})
     with judging_lock(board.path):  # without locks the entry would wait without end
         pass
     now = time.time()
     if not board.has_baseline(track.name, track.fingerprint):
         board.submit(_submission(track, track.baseline, BASELINE, baseline=True), now)
-    return board.submit(_submission(track, entry, signed.name), now)
+    return board.submit(_submission(track, entry, contestant.name), now)
 
 
 def judge_waiting(
@@ -153,15 +153,15 @@ def judge_waiting(
 
     Args:
         board: the leaderboard with the queue.
-        judge: runs them.
-        until: stop after this entry; None = when none waits.
+        judge: runs the entries.
+        until: stop after this entry; None = when the queue is empty.
         on_entry: called with each entry before it is judged.
 
     Returns:
         False if another process judges.
     """
-    with judging_lock(board.path) as mine:
-        if not mine:
+    with judging_lock(board.path) as acquired:
+        if not acquired:
             return False
         while (row := board.claim_next()) is not None:
             on_entry(row)
@@ -193,23 +193,22 @@ def _submission(track: Track, entry: Entry, name: str, *, baseline: bool = False
     )
 
 
-def _judge_entry(board: Leaderboard, referee: JudgeClient, row: Row) -> State:
+def _judge_entry(board: Leaderboard, judge: JudgeClient, row: Row) -> State:
     trials: list[Trial] = []
     curves: dict[int, list[Point]] = {}
-    known = TRACKS.get(row.track)
-    if known is None or known.fingerprint != row.track_fingerprint:
+    track = TRACKS.get(row.track)
+    if track is None or track.fingerprint != row.track_fingerprint:
         trials.append(Trial(seed=0, end=End.FAILED.value, why="It was submitted for another version of the track."))
         return board.record_result(row.id, trials, {}, versions={}, now=time.time())
-    for place, seed in enumerate(row.seeds):
-        teller = _ProgressReporter(
-            board, row.id, {"seed": place, "of": len(row.seeds), "done": _finished_seeds(trials)}
-        )
-        trials.append(referee.run(seed_job(row, seed), teller.add_points))
-        curves[seed] = teller.curve
+    for index, seed in enumerate(row.seeds):
+        progress = {"seed": index, "of": len(row.seeds), "done": _finished_seeds(trials)}
+        reporter = _ProgressReporter(board, row.id, progress)
+        trials.append(judge.run(seed_job(row, seed), reporter.add_points))
+        curves[seed] = reporter.curve
         missed = sum(trial.end != End.REACHED for trial in trials)
         if trials[-1].end in (End.FOUND, End.FAILED) or missed == MAX_MISSES:
             break
-    return board.record_result(row.id, trials, curves, versions=referee.versions(), now=time.time())
+    return board.record_result(row.id, trials, curves, versions=judge.versions(), now=time.time())
 
 
 def _finished_seeds(trials: list[Trial]) -> list[dict[str, Any]]:
@@ -219,8 +218,8 @@ def _finished_seeds(trials: list[Trial]) -> list[dict[str, Any]]:
 class _ProgressReporter:
     """Writes the progress of a seed to the leaderboard at limited intervals."""
 
-    def __init__(self, board: Leaderboard, entry: int, about: Mapping[str, Any]) -> None:
-        self._board, self._entry, self._about = board, entry, about
+    def __init__(self, board: Leaderboard, entry: int, fields: Mapping[str, Any]) -> None:
+        self._board, self._entry, self._fields = board, entry, fields
         self._reported_s = 0.0
         self.curve: list[Point] = []
         self._report(again=False)
@@ -234,4 +233,4 @@ class _ProgressReporter:
     def _report(self, *, again: bool) -> None:
         self._reported_s = time.monotonic()
         update, _, accuracy = self.curve[-1] if self.curve else (0, 0, 0.0)
-        self._board.set_progress(self._entry, {**self._about, "update": update, "accuracy": accuracy, "again": again})
+        self._board.set_progress(self._entry, {**self._fields, "update": update, "accuracy": accuracy, "again": again})

@@ -1,4 +1,4 @@
-"""Stores queued and judged entries in one SQLite file that several processes may use concurrently.
+"""Stores queued and judged entries in one SQLite file that several processes may use at the same time.
 
 Every query opens its own connection; the file is in WAL mode, so readers never wait.
 """
@@ -57,7 +57,7 @@ def default_leaderboard_path(environment: Mapping[str, str] | None = None, *, pl
 
 MAX_WAITING: Final = 32  # entries in the queue: an hour of judging
 MAX_ENTRIES: Final = 5000  # about 125 MB with their curves
-MAX_ATTEMPTS: Final = 3  # times an entry is judged again after its judge was killed
+MAX_ATTEMPTS: Final = 3  # attempts to judge an entry whose judge is killed each time
 LOCK_TIMEOUT_S: Final = 15.0  # for a write of another process
 MAX_NAME: Final = 32  # characters
 MAX_FIELD: Final = 1 << 20  # characters
@@ -96,7 +96,7 @@ class State(StrEnum):
     """Missed the target on at least one seed."""
     DISQUALIFIED = "disqualified"
     FAILED = "failed"
-    """It could not be judged; ``why`` has the reason."""
+    """The entry could not be judged; ``why`` is the reason."""
 
 
 OPEN_STATES: Final = frozenset({State.QUEUED, State.JUDGING})
@@ -126,7 +126,7 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """True while it is not judged."""
+        """True until the entry is judged."""
         return self.state in OPEN_STATES
 
 
@@ -226,8 +226,8 @@ class Leaderboard:
     def open_entries(self) -> list[Row]:
         """Return the valid entries that are not judged yet, the next one first."""
         with self._connect() as base:
-            found = base.execute(_SELECT_WAITING).fetchall()
-        return sorted(_valid_rows(found), key=lambda row: row.state != State.JUDGING)
+            records = base.execute(_SELECT_WAITING).fetchall()
+        return sorted(_valid_rows(records), key=lambda row: row.state != State.JUDGING)
 
     def claim_next(self) -> Row | None:
         """Claim the oldest entry of the queue for judging; None if there is none.
@@ -240,10 +240,10 @@ class Leaderboard:
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
                 (f"The judging was ended {MAX_ATTEMPTS} times before it was complete.", MAX_ATTEMPTS),
             )
-            tried = [(each[0], _parse_row_or_error(each)) for each in base.execute(_SELECT_WAITING)]
-            refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
-            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", refused)
-            row = next((row for _, row in tried if isinstance(row, Row)), None)
+            parsed = [(each[0], _parse_row_or_error(each)) for each in base.execute(_SELECT_WAITING)]
+            damaged = [(number,) for number, row in parsed if isinstance(row, BoardError)]
+            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", damaged)
+            row = next((row for _, row in parsed if isinstance(row, Row)), None)
             if row is not None:
                 base.execute(
                     "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
@@ -252,7 +252,7 @@ class Leaderboard:
         return row
 
     def uncount_attempt(self, entry: int) -> None:
-        """Do not count an attempt that was ended on purpose; the entry keeps its place and seeds."""
+        """Undo the count of an attempt that was ended on purpose; the entry keeps its position and seeds."""
         with self._connect() as base:
             base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
 
@@ -290,7 +290,7 @@ class Leaderboard:
         return state
 
     def withdraw(self, entry: int) -> bool:
-        """Withdraw a queued entry; false if its judging has started, as its progress may have been seen."""
+        """Withdraw a queued entry; return False if judging has started, as its progress may have been seen."""
         with self._connect() as base:
             return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
 
@@ -298,53 +298,55 @@ class Leaderboard:
         """Return one entry.
 
         Raises:
-            BoardError: there is none of this number.
+            BoardError: there is no entry with this number.
         """
         with self._connect() as base:
-            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
-        if found is None:
-            raise BoardError(f"There is no entry {entry} on the leaderboard.", fix="`trueloop arena board` lists them.")
-        return _parse_row(found)
+            record = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
+        if record is None:
+            raise BoardError(
+                f"There is no entry {entry} on the leaderboard.", fix="`trueloop arena board` lists all entries."
+            )
+        return _parse_row(record)
 
     def curves(self, entry: int) -> dict[int, list[Point]]:
         """Return the curves of an entry, by seed."""
         with self._connect() as base:
-            found = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
+            rows = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
         try:
-            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _load_json(points)] for seed, points in found}
+            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _load_json(points)] for seed, points in rows}
         except (ValueError, TypeError, OverflowError) as error:
             raise BoardError(f"A curve of entry {entry} is damaged: {error}.") from error
 
     def judged_entries(self, track: str, track_fingerprint: str) -> list[Judged]:
         """Return the valid judged entries of the current version of a track, including failed ones."""
         with self._connect() as base:
-            found = base.execute(
+            records = base.execute(
                 f"{_SELECT} WHERE track = ? AND track_fingerprint = ? AND state NOT IN ('queued', 'judging')"
                 " AND NOT (baseline AND state = 'failed') ORDER BY id",
                 (track, track_fingerprint),
             ).fetchall()
         return [
             Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
-            for row in _valid_rows(found)
+            for row in _valid_rows(records)
             if (trials := _counted_trials(row))
         ]
 
     def damaged_rows(self, track: str) -> list[DamagedRow]:
         """Return the damaged rows of a track, the oldest first."""
         with self._connect() as base:
-            found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
-        read_ = ((each[0], _parse_row_or_error(each)) for each in found)
-        return [DamagedRow(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
+            records = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
+        parsed = ((each[0], _parse_row_or_error(each)) for each in records)
+        return [DamagedRow(id=number, why=error.what) for number, error in parsed if isinstance(error, BoardError)]
 
     def has_baseline(self, track: str, track_fingerprint: str) -> bool:
         """True if the baseline of the current version of a track was submitted and did not fail."""
         with self._connect() as base:
-            found = base.execute(
+            record = base.execute(
                 "SELECT 1 FROM entries WHERE baseline AND track = ? AND track_fingerprint = ?"
                 " AND state != 'failed' LIMIT 1",
                 (track, track_fingerprint),
             ).fetchone()
-        return found is not None
+        return record is not None
 
     @contextmanager
     def _connect(self) -> Generator[sqlite3.Connection]:
@@ -369,36 +371,36 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
     if trial := by_end.get(End.FAILED):
         return State.FAILED, trial.why
     if not trials:
-        return State.FAILED, "It was not run."
+        return State.FAILED, "The entry was not run."
     missed = [trial for trial in trials if trial.end != End.REACHED]
     if not missed:
         return State.REACHED, ""
     stopped = by_end.get(End.STOPPED)
-    why = f"It did not reach the target on {len(missed)} of {len(trials)} seeds."
+    why = f"The entry did not reach the target on {len(missed)} of {len(trials)} seeds."
     return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
 
 
 def _counted_trials(row: Row) -> tuple[Trial, ...]:
-    """Return the runs that count; all seeds count as failed if the judge was killed too often in mid-run."""
+    """Return the runs that count; all seeds count as failed if the judge was killed during runs too often."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
 
 
-def _valid_rows(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+def _valid_rows(records: Iterable[Sequence[Any]]) -> Iterator[Row]:
     """Yield the valid rows."""
-    return (row for row in map(_parse_row_or_error, found) if isinstance(row, Row))
+    return (row for row in map(_parse_row_or_error, records) if isinstance(row, Row))
 
 
-def _parse_row_or_error(found: Sequence[Any]) -> Row | BoardError:
+def _parse_row_or_error(record: Sequence[Any]) -> Row | BoardError:
     try:
-        return _parse_row(found)
+        return _parse_row(record)
     except BoardError as error:
         return error
 
 
-def _parse_row(found: Sequence[Any]) -> Row:
-    columns = dict(zip(_COLUMNS.split(", "), found, strict=True))
+def _parse_row(record: Sequence[Any]) -> Row:
+    columns = dict(zip(_COLUMNS.split(", "), record, strict=True))
     try:
         for name in ("seeds", "progress", "versions"):
             columns[name] = _load_json(columns[name])
@@ -416,7 +418,7 @@ def _parse_row(found: Sequence[Any]) -> Row:
         )
     except (ValueError, TypeError, InvalidConfig) as error:
         why = str(error).rstrip(".")
-        raise BoardError(f"Entry {str(found[0])[:40]} of the leaderboard is damaged: {why}.") from error
+        raise BoardError(f"Entry {str(record[0])[:40]} of the leaderboard is damaged: {why}.") from error
 
 
 def _load_json(text: Any) -> Any:

@@ -18,7 +18,7 @@ POLL_INTERVAL_S: Final = 0.1
 
 
 class QueueWorker:
-    """Judges from `ensure_running` until no entry waits, then stops until it is called again.
+    """Judges entries from a call of `ensure_running` until the queue is empty, then stops until the next call.
 
     Args:
         board: the leaderboard with the queue.
@@ -35,7 +35,7 @@ class QueueWorker:
         """The last error, if there was one."""
 
     def ensure_running(self) -> None:
-        """Start the thread if it is not running; cheap otherwise."""
+        """Start the thread unless it is running."""
         with self._lock:
             if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
@@ -79,11 +79,11 @@ def wait_until_judged(board: Leaderboard, entry: int, on_progress: Callable[[Row
 
     Args:
         board: the leaderboard with the queue.
-        entry: its number.
+        entry: number of the entry.
         on_progress: called repeatedly with the entry and the number of entries ahead of it.
 
     Raises:
-        TrueloopError: it cannot be judged on this system.
+        TrueloopError: the entry cannot be judged on this system.
     """
     try:
         with QueueWorker(board, JudgeClient(), until=entry) as worker:

@@ -18,14 +18,14 @@ class Judged:
     id: int
     name: str
     config: str
-    """As JSON; equal texts are equal configurations."""
+    """Canonical JSON: equal texts are equal configurations."""
     baseline: bool
     trials: tuple[Trial, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """One number over all seeds."""
+    """Median and range of one quantity over all seeds."""
 
     median: float
     lowest: float
@@ -39,18 +39,18 @@ class Standing:
     rank: int | None
     """Rank from 1; None if a seed missed the target or the entry was disqualified."""
     name: str
-    """Name on its first entry."""
+    """Name on the first entry with this configuration."""
     ids: tuple[int, ...]
-    """Ids of its entries, the oldest first."""
+    """Ids of the entries with this configuration, the oldest first."""
     config: str
     baseline: bool
     seeds: int
     missed: int
-    """Seeds on which it did not reach the target."""
+    """Number of seeds that did not reach the target."""
     disqualified: str
     """Code of the sanitizer's finding; "" if there is none."""
     updates: Spread | None
-    """Updates over the seeds that reached the target; None if none did."""
+    """Number of updates over the seeds that reached the target; None if none did."""
     examples: Spread | None
     time: Spread | None
 
@@ -60,13 +60,13 @@ class Standing:
 
 
 def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
-    """Rank configurations: those that reached the target on every seed by their median, the others behind them.
+    """Rank the configurations that reached the target on every seed by their median, and list the others after them.
 
     A resubmitted configuration is judged on new seeds, which are pooled with its earlier ones, so that repeated
     attempts cannot select lucky seeds. With equal medians the older configuration is ahead.
 
     Args:
-        entries: of one track, judged.
+        entries: the judged entries of one track.
         by: the quantity to rank by.
     """
     groups: dict[str, list[Judged]] = {}
@@ -75,8 +75,8 @@ def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
     rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _sort_key(row, by))
     ranked: list[Standing] = []
     for row in rows:
-        place = len(ranked) + 1 if _is_ranked(row, by) else None
-        ranked.append(replace(row, rank=place))
+        rank = len(ranked) + 1 if _is_ranked(row, by) else None
+        ranked.append(replace(row, rank=rank))
     return ranked
 
 
@@ -112,5 +112,5 @@ def _is_ranked(row: Standing, by: By) -> bool:
 def _sort_key(row: Standing, by: By) -> tuple[bool, bool, float, float, int]:
     score = row.score(by)
     median = score.median if score else float("inf")
-    share = row.missed / row.seeds if row.seeds else 1.0
-    return (bool(row.disqualified), not _is_ranked(row, by), share, median, row.ids[0])
+    missed = row.missed / row.seeds if row.seeds else 1.0
+    return (bool(row.disqualified), not _is_ranked(row, by), missed, median, row.ids[0])

@@ -1,6 +1,6 @@
 """Writes the script of an entry: the plain PyTorch program that the judge runs.
 
-Only bounded numbers and words from a fixed list are inserted, never untrusted text.
+The script contains only bounded numbers and words from a fixed list, never untrusted text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trueloop.lab.arena.entry import Entry
 if TYPE_CHECKING:
     from trueloop.lab.arena.tracks import Track
 
-REFERENCE_UPDATES: Final = 100  # updates: a twentieth of a second
+REFERENCE_UPDATES: Final = 100  # they take 0.05 s
 
 
 def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
@@ -23,8 +23,8 @@ def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = Fals
     Args:
         track: the task.
         entry: the settings.
-        seed: of everything random.
-        practice: use only the first held-out split; the second is for the judge.
+        seed: seed of all random numbers.
+        practice: use only the first held-out split; the second split is for the judge.
 
     Returns:
         A script that ends when the target is reached or the budget is spent. Its ``curve`` holds (update, examples,
@@ -134,7 +134,7 @@ def _optimizer(entry: Entry) -> str:
         arguments.append("nesterov=True")
     if entry.optimizer in ("adam", "adamw"):
         arguments.append(f"betas=({entry.beta1}, {entry.beta2})")
-    if entry.weight_decay or entry.optimizer == "adamw":  # whose own default is 0.01
+    if entry.weight_decay or entry.optimizer == "adamw":  # AdamW's default is 0.01
         arguments.append(f"weight_decay={entry.weight_decay}")
     return f"optimizer = torch.optim.{name}(model.parameters(), {', '.join(arguments)})\n"
 
@@ -147,13 +147,13 @@ def _schedule(entry: Entry) -> Iterator[str]:
         "linear": ["    return 1 - {}"],
         "cosine": ["    return 0.5 * (1 + math.cos(math.pi * {}))"],
     }[entry.schedule]
-    place = "(update - WARMUP) / (UPDATES - WARMUP)" if entry.warmup else "update / UPDATES"
-    climb = ["    if update < WARMUP:", "        return (update + 1) / WARMUP"] if entry.warmup else []
+    progress = "(update - WARMUP) / (UPDATES - WARMUP)" if entry.warmup else "update / UPDATES"
+    warmup = ["    if update < WARMUP:", "        return (update + 1) / WARMUP"] if entry.warmup else []
     lines = [
         "def share(update):",
         '    """Return the factor of the learning rate at an update, counted from 0."""',
-        *climb,
-        *(line.format(place if entry.schedule == "cosine" else f"({place})" if entry.warmup else place)
+        *warmup,
+        *(line.format(progress if entry.schedule == "cosine" else f"({progress})" if entry.warmup else progress)
           for line in after),
     ]  # fmt: skip
     yield "\n".join(lines)
@@ -210,9 +210,9 @@ def _loop(entry: Entry, *, practice: bool) -> str:
         "began = time.process_time()",
     ]
     source = _WINDOWS if several else _BATCHES
-    drawn = "window in windows()" if several else "inputs, targets in epochs()"
+    loop = "window in windows()" if several else "inputs, targets in epochs()"
     lines = ["update, examples, train_s = 0, 0, 0.0", "curve, reached = [], None", "began = time.process_time()"]
-    return "\n".join([source, "", *lines, f"for {drawn}:", *(f"    {line}" if line else "" for line in body)])
+    return "\n".join([source, "", *lines, f"for {loop}:", *(f"    {line}" if line else "" for line in body)])
 
 
 _BATCHES = '''\

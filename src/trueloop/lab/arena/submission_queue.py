@@ -39,14 +39,14 @@ class BackgroundRun:
     job_id: int | None = None
     """Id of the job at the judge; None until it has started."""
     stop_requested: bool = False
-    """A stop was requested."""
+    """True once the page has asked to stop this run."""
 
 
 class SubmissionQueue:
     """The practice runs, replays and submissions of one server.
 
     Args:
-        path: of the leaderboard; None = the user's default.
+        path: file of the leaderboard; None = the user's default.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -62,7 +62,7 @@ class SubmissionQueue:
         """The leaderboard, opened on first use.
 
         Raises:
-            BoardError: it cannot be opened.
+            BoardError: the leaderboard cannot be opened.
         """
         with self._lock:
             if self._leaderboard is None:
@@ -74,7 +74,7 @@ class SubmissionQueue:
         """Queue an entry, start judging, and return its number.
 
         Raises:
-            BoardError, InvalidConfig, MissingExtra: it cannot be submitted.
+            BoardError, InvalidConfig, MissingExtra: the entry cannot be submitted.
         """
         check_installed(track)
         number = submit_entry(self.leaderboard, track, entry, name)
@@ -82,7 +82,7 @@ class SubmissionQueue:
         return number
 
     def ensure_judging(self) -> None:
-        """Start judging if entries wait."""
+        """Start judging if entries are waiting."""
         if self.leaderboard.count_waiting() and self._worker is not None:
             self._worker.ensure_running()
 
@@ -90,7 +90,7 @@ class SubmissionQueue:
         """Start a practice run and return its id.
 
         Raises:
-            BoardError, MissingExtra: it cannot be started.
+            BoardError, MissingExtra: the run cannot be started.
         """
         check_installed(track)
         job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, once=True)
@@ -109,7 +109,7 @@ class SubmissionQueue:
         """Start a replay of an entry and return its id.
 
         Raises:
-            BoardError: the entry does not exist, or it cannot be started.
+            BoardError: the entry does not exist, or the replay cannot be started.
         """
         row = self.leaderboard.entry(entry)
 
@@ -122,21 +122,21 @@ class SubmissionQueue:
         """Return a background run.
 
         Raises:
-            BoardError: it does not exist or was removed.
+            BoardError: the run does not exist or was removed.
         """
-        found = self._runs.get(number)
-        if found is None:
+        run = self._runs.get(number)
+        if run is None:
             raise BoardError("This run is no longer known.", fix="Start it again.")
-        return found
+        return run
 
     def stop(self, number: int) -> None:
         """Stop a practice run if it exists."""
-        found = self._runs.get(number)
-        if found is None:
+        run = self._runs.get(number)
+        if run is None:
             return
-        found.stop_requested = True
-        if not found.done and found.job_id is not None:
-            self._judge.stop(found.job_id)
+        run.stop_requested = True
+        if not run.done and run.job_id is not None:
+            self._judge.stop(run.job_id)
 
     def close(self) -> None:
         """End all runs and the judge."""

@@ -16,24 +16,24 @@ class Track:
     name: str
     title: str
     description: str
-    """Difficulty of the task in one or two sentences."""
+    """Data, network and difficulty of the task in one or two sentences."""
     target: float
     """Accuracy that both held-out splits must reach in the same evaluation."""
     examples: int
-    """Examples after which a run ends."""
+    """Number of examples after which a run ends."""
     imports: tuple[str, ...]
     data: str
-    """Source that makes ``train``, ``held_out`` and ``second``, each (inputs [N, features], targets [N])."""
+    """Code that defines ``train``, ``held_out`` and ``second``, each (inputs [N, features], targets [N])."""
     model: str
-    """Source that makes ``model``; its `nn.Linear` layers lie in it one after another."""
+    """Code that defines ``model``, whose direct children are `nn.Linear` layers and activations."""
     gain: str
-    """What `nn.init` calls the activation: "relu"."""
+    """Name of the activation in `nn.init`: "relu"."""
     baseline: Entry
-    """The entry to beat, judged like every other."""
+    """The entry to beat, judged like every other entry."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything that runs; results with different fingerprints are not compared."""
+        """Digest of the scripts of the track; results with different fingerprints are not compared."""
         texts = (write_script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
         return hashlib.sha256("\0".join([*texts, Entry().as_json()]).encode()).hexdigest()[:16]
 
@@ -54,8 +54,8 @@ _EVERYTHING: Final = Entry(
 DIGITS: Final = Track(
     name="digits",
     title="Digits to 96 %",
-    description="Handwritten digits and a small multilayer perceptron. Easy to learn, hard to learn in few updates: "
-    "large steps overshoot, small ones crawl.",
+    description="Handwritten digits and a small multilayer perceptron. The task is easy, but hard in few updates: "
+    "large steps overshoot, small steps are slow.",
     target=0.96,
     examples=200_000,
     imports=("from sklearn.datasets import load_digits",),
@@ -79,7 +79,7 @@ SPIRAL: Final = Track(
     name="spiral",
     title="Spiral to 95 %",
     description="Three spiral arms in the plane, new for every seed. The winding boundary needs many "
-    "steps: momentum and the learning rate decide.",
+    "updates: momentum and the learning rate matter most.",
     target=0.95,
     examples=400_000,
     imports=("import math",),
@@ -112,7 +112,7 @@ DEEP: Final = Track(
     name="deep",
     title="Ten narrow layers to 95 %",
     description="Two rings in the plane, and a network ten layers deep and eight wide without normalisation. "
-    "With PyTorch's default initialisation the signal vanishes: initialisation, warm-up and clipping decide.",
+    "With PyTorch's default initialisation the signal vanishes: initialisation, warm-up and clipping matter most.",
     target=0.95,
     examples=400_000,
     imports=("import math",),
@@ -147,7 +147,7 @@ def find_track(name: str) -> Track:
     """Return a track.
 
     Raises:
-        InvalidConfig: there is none of this name.
+        InvalidConfig: there is no track of this name.
     """
     if name not in TRACKS:
         raise InvalidConfig(f"There is no track {name!r}.", fix=f"There are: {', '.join(TRACKS)}.")

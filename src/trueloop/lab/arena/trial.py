@@ -10,20 +10,20 @@ from trueloop.lab.arena.entry import Entry
 SEEDS: Final = 5
 """Seeds per entry: enough for a median that one lucky seed does not change."""
 MAX_CPU_S: Final = 60
-"""Limit of CPU seconds per job; the slowest allowed entry takes a quarter of it."""
+"""Limit of CPU seconds per job; the slowest allowed entry takes a quarter of this."""
 MAX_WALL_S: Final = 240.0
 """Limit of wall-clock seconds per job, for a busy machine."""
 MAX_MISSES: Final = 2
-"""Missed seeds after which the other seeds are skipped: the entry is unranked in any case."""
+"""Number of missed seeds after which the other seeds are skipped, because the entry is unranked in any case."""
 MAX_EXTRA_MIB: Final = 512
-"""Limit of a job's memory above what torch itself takes."""
+"""Limit in MiB of a job's memory, in addition to the memory of torch itself."""
 MAX_POINTS: Final = 200
-"""Limit of the points of a stored curve."""
+"""Maximum number of points of a stored curve."""
 MAX_SEED: Final = 2**31
 """Largest seed."""
 
 Point = tuple[int, int, float]
-"""Update, examples so far, held-out accuracy after the update."""
+"""Number of the update, number of examples so far, held-out accuracy after the update."""
 
 _Text = Annotated[str, Bounds(0, 100_000)]
 _Count = Annotated[int, Bounds(0, 1e12)]
@@ -36,11 +36,11 @@ class End(StrEnum):
     REACHED = "reached"
     NOT_REACHED = "not reached"
     FOUND = "found"
-    """The sanitizer found something of severity warning or error."""
+    """The sanitizer reported a finding of severity warning or error."""
     STOPPED = "stopped"
-    """It exceeded the limit of time or memory."""
+    """The run exceeded the limit of time or memory."""
     FAILED = "failed"
-    """It raised, could not be checked, or had a different result the second time."""
+    """The run raised an error, could not be checked, or had a different result the second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Trial:
     seed: Annotated[int, Bounds(0, MAX_SEED)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
-    """Updates to the target or to the end; 0 if the process was killed."""
+    """Number of updates until the target or the end; 0 if the process was killed."""
     examples: _Count = 0
     accuracy: _Number = 0.0
     """Last accuracy on the first held-out split."""
@@ -85,9 +85,9 @@ class Job:
     entry: Entry
     seed: Annotated[int, Bounds(0, MAX_SEED)]
     practice: bool = False
-    """Use only the first held-out split."""
+    """True to use only the first held-out split."""
     once: bool = False
-    """Run under the sanitizer, but neither repeat nor time it."""
+    """True to run only under the sanitizer, without a second, timed run."""
 
 
 def thin_points(points: list[Point], limit: int = MAX_POINTS) -> list[Point]:

@@ -1,5 +1,5 @@
 // @ts-check
-// The shell: which pages there are, navigation, the address (#/page?name=value), colours, the live region.
+// The frame of all pages: list of pages, navigation, address (#/page?name=value), colours, live region.
 import { classroom, decodeView, encodeView } from "./classroom.js";
 import { fill, h } from "./dom.js";
 import { serverBack, isServerUp } from "./outage.js";
@@ -22,7 +22,7 @@ let shown = "";
 let turn = 0;
 let written = "";
 /** @type {Record<string, string>} */
-let said = {}; // what the page has put into the address
+let said = {}; // parameters that the page has put into the address
 
 /** Say something to a screen reader. @param {string} text */
 export function announce(text) {
@@ -36,7 +36,7 @@ function address() {
   return { name: NAMES.includes(name) ? name : HOME, params: lesson ? new URLSearchParams(lesson.params) : params, view: lesson?.view ?? null };
 }
 
-/** Put the page's state into the address, for sharing; the page itself is not mounted again.
+/** Put the page's state into the address, for sharing, without mounting the page again.
  * @param {string} name
  * @param {Record<string, string>} params */
 function setParams(name, params) {

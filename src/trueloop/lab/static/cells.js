@@ -1,5 +1,5 @@
 // @ts-check
-// A table of numbers that are buttons: one stop for Tab, arrow keys between them.
+// A table whose cells are buttons: Tab stops once at the table, arrow keys move between its cells.
 
 /** @param {HTMLElement} table @returns {HTMLElement} the same */
 export function roving(table) {

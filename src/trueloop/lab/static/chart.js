@@ -1,5 +1,5 @@
 // @ts-check
-// Line charts over uPlot: the lab's colours in light and dark, gaps where a number is not finite, a log scale, the last N, ghosts.
+// Line charts with uPlot: the lab's colours in light and dark, gaps for non-finite numbers, log scale, last N updates, earlier runs.
 import uPlot from "./vendor/uplot.js";
 import { colour, eachFrame, fill, h, number } from "./dom.js";
 
@@ -8,13 +8,13 @@ import { colour, eachFrame, fill, h, number } from "./dom.js";
  * @typedef {{x: number, text?: string, colour?: string}} Mark something happened there */
 
 const FONT_PX = 11, ROOT = 15; // pixels: font size of charts, and of the page by default
-/** How large fontSize on a chart are: they grow with those of the page, for a class. */
+/** Font size on a chart: it grows with the font size of the page, for a class. */
 const letter = () => Math.round(FONT_PX * parseFloat(getComputedStyle(document.documentElement).fontSize) / ROOT);
 
-/** A number for the chart; the server's words for what is not finite become a gap. @param {any} value */
+/** A number for the chart; the server's "nan" and "inf" become gaps. @param {any} value */
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
-/** A chart that redraws at most once per frame and follows the width of its place.
+/** A chart that redraws at most once per frame and has the width of its parent.
  * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean, span?: [number, number]}} options
  *   tools: a switch for the log scale and a choice of the last N; legend: off where the page has one for all its charts;
  *   span: lowest and highest y, where they are known */
@@ -77,17 +77,17 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
 
   return {
     element,
-    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap, undefined none */
+    /** @param {number[]} xs @param {...any[]} columns one per line; a non-finite value makes a gap, undefined does not */
     set(xs, ...columns) {
       data = [xs, ...columns.map((column) => column.map((value) => (value === undefined ? value : finite(value))))];
       redraw();
     },
-    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[], dash?: number[]}[]} given */
+    /** Set the dotted curves of earlier runs. @param {{label: string, x: number[], y: any[], dash?: number[]}[]} given */
     ghosts(given) {
       ghosts = given.map((ghost) => ({ ...ghost, y: ghost.y.map(finite) }));
       if (plot) build();
     },
-    /** Moments that are marked: a dashed line, with its words or a triangle on top. @param {Mark[]} given */
+    /** Set the marks: dashed lines with a text or a triangle on top. @param {Mark[]} given */
     marks(given) {
       marks = given;
       redraw();
@@ -133,20 +133,20 @@ function mark({ ctx, bbox, valToPos }, marks) {
   ctx.restore();
 }
 
-/** Whether a line is one value, which has nothing to be joined with. @param {uPlot} plot @param {number} line */
+/** True if a line has only one value, which is drawn as a point. @param {uPlot} plot @param {number} line */
 function alone({ data }, line) {
   let seen = 0;
   for (const value of data[line]) if (value !== null && value !== undefined && ++seen > 1) return false;
   return seen === 1;
 }
 
-/** A tick's number, short enough for its axis. @param {number} tick */
+/** Format the number of a tick, short enough for its axis. @param {number} tick */
 function short(tick) {
   const size = Math.abs(tick);
   return size === 0 || (size >= 1e-3 && size < 1e5) ? number(tick, 3) : Number(tick.toPrecision(2)).toExponential().replace("e+", "e").replaceAll("-", "−");
 }
 
-/** The first place whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */
+/** Return the first index whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */
 function cut(sorted, value) {
   let low = 0, high = sorted.length;
   while (low < high) {

@@ -1,6 +1,6 @@
 // @ts-check
-// A class in front of one screen: large letters, steps to follow, and what would give the answer away hidden until it is
-// revealed. All of it is in the address, encoded so that it cannot be read at a glance; it is no secret.
+// A view for a class in front of one screen: large letters, steps to follow, and hidden spoilers until they are
+// revealed. The address contains all of this, encoded so that it cannot be read at a glance, but not secretly.
 import { fill, h } from "./dom.js";
 
 /** @typedef {{size: number, hide: string[], steps: string[]}} View */
@@ -9,7 +9,7 @@ const SIZES = /** @type {[number, string][]} */ ([[100, "normal"], [125, "large"
 const HIDES = /** @type {[string, string][]} */ ([["spoilers", "the injected failures and the findings, until revealed"], ["settings", "the settings"], ["rest", "everything below the curves"]]);
 const MAX_STEPS = 12, MAX_STEP_LENGTH = 160, MAX_LENGTH = 8000;
 
-/** Whether something is hidden from the class now. @param {string} what */
+/** True if a part of the page is hidden from the class now. @param {string} what */
 export const hidden = (what) => (document.documentElement.dataset.hide ?? "").split(" ").includes(what);
 
 /** Encode a view and the state of a page as one address parameter. @param {View} view @param {Record<string, string>} params */
@@ -77,7 +77,7 @@ export function classroom({ button, steps, state, announce }) {
 
   return {
     get view() { return view; },
-    /** Show the page as a link says, or as usual. @param {View | null} asked */
+    /** Show the page in the view of a link, or in the normal view. @param {View | null} asked */
     set(asked) {
       if (JSON.stringify(asked) === JSON.stringify(view)) return;
       view = asked;

@@ -1,10 +1,10 @@
 // @ts-check
-// The panel "show me the code": Python that runs, coloured from the server's pieces, to copy or to keep.
+// The panel "Show the code": Python code that runs, coloured by the server's tokens, to copy or to save.
 import { download, fill, h } from "./dom.js";
 
 /** @typedef {[string, string][][]} Lines lines of pieces [kind, characters], as lab/highlight.py makes them */
 
-/** The text of lines. @param {Lines} lines */
+/** Return the text of highlighted lines. @param {Lines} lines */
 export function textOf(lines) {
   return lines.map((line) => line.map(([, text]) => text).join("")).join("\n");
 }

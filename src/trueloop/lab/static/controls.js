@@ -1,13 +1,13 @@
 // @ts-check
-// Inputs made from what the server says can be asked (trueloop/core/untrusted_input.py: describe).
+// Inputs for the fields of a query, as described by the server (trueloop/core/untrusted_input.py: describe_fields).
 import { h } from "./dom.js";
 
 /** @typedef {{name: string, kind: string, help?: string, default?: any, lowest?: number, highest?: number, choices?: any[], optional?: boolean, item?: any, fields?: Field[]}} Field */
 
-/** Words for a name: "weight_decay" -> "weight decay". @param {string} name */
+/** Format a name as words: "weight_decay" -> "weight decay". @param {string} name */
 export const words = (name) => name.replaceAll("_", " ");
 
-/** A form for the fields of a question.
+/** A form for the fields of a query.
  * @param {Field[]} fields
  * @param {{values?: Record<string, any>, onchange: (values: Record<string, any>, name: string) => void, labels?: Record<string, string>,
  *          only?: string[], sliders?: Record<string, {log?: boolean, lowest?: number, highest?: number, step?: number}>}} options
@@ -47,7 +47,7 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
   };
 }
 
-/** A field's value out of an address; what is no number stays the text that it is, so that the refusal names it.
+/** Parse a field's value from an address; a text that is not a number stays a text, so that the error names it.
  * @param {Field} field @param {string} text @returns {any} */
 export function fromText({ kind }, text) {
   if (kind === "bool") return text === "true" || (text === "false" ? false : text);
@@ -84,7 +84,7 @@ function control(field, label, changed, slider) {
   };
 }
 
-/** @param {Field} field @param {string} text @returns {any} undefined where nothing can be made of it yet */
+/** @param {Field} field @param {string} text @returns {any} undefined if the text cannot be parsed yet */
 function parsed(field, text) {
   if (field.optional && text.trim() === "") return null;
   if (field.kind === "int" || field.kind === "float") return text.trim() === "" || Number.isNaN(Number(text)) ? undefined : Number(text);

@@ -1,11 +1,11 @@
 // @ts-check
-// Building elements. Text is always text: nothing that comes from anywhere is parsed as HTML.
+// Functions that create elements. Text is never parsed as HTML.
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element: h("button", { class: "quiet", onclick: go, disabled: true }, "Go").
+/** Create an element: h("button", { class: "quiet", onclick: go, disabled: true }, "Go").
  * @param {string} tag
  * @param {Record<string, any>} [props] attributes; `on...` are listeners, `style` an object of CSS properties, `dataset` an object
  * @param {...(Child | Child[])} children
@@ -14,7 +14,7 @@ export function h(tag, props = {}, ...children) {
   return dress(document.createElement(tag), props, children);
 }
 
-/** Make an SVG element, with the same props as `h`.
+/** Create an SVG element, with the same props as `h`.
  * @param {string} tag
  * @param {Record<string, any>} [props]
  * @param {...(Child | Child[])} children
@@ -23,14 +23,14 @@ export function svg(tag, props = {}, ...children) {
   return dress(document.createElementNS(SVG, tag), props, children);
 }
 
-/** Replace what is in an element.
+/** Replace the children of an element.
  * @param {Element} element
  * @param {...(Child | Child[])} children */
 export function fill(element, ...children) {
   element.replaceChildren(...kept(children));
 }
 
-/** Draw at most once per frame: returns a function that asks for it.
+/** Draw at most once per frame: returns a function that requests drawing.
  * @param {() => void} draw */
 export function eachFrame(draw) {
   let asked = 0;
@@ -39,7 +39,7 @@ export function eachFrame(draw) {
   };
 }
 
-/** Wait until typing pauses.
+/** Call a function once typing pauses.
  * @template {any[]} A
  * @param {(...args: A) => void} act
  * @param {number} [ms] */
@@ -51,12 +51,12 @@ export function later(act, ms = 120) {
   };
 }
 
-/** A CSS variable's value now: colour("--data"). @param {string} name */
+/** Return the current value of a CSS variable: colour("--data"). @param {string} name */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** A number as people read it; the server's "nan" and "inf" stay words. @param {number | string | null | undefined} value @param {number} [digits] */
+/** Format a number for reading; the server's "nan" and "inf" stay words. @param {number | string | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value === "nan" ? "NaN" : value.replace("inf", "∞").replace("-", "−");
@@ -65,7 +65,7 @@ export function number(value, digits = 4) {
   return (size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(digits)))).replace("-", "−");
 }
 
-/** Offer a text as a file. @param {string} name @param {string} text */
+/** Download a text as a file. @param {string} name @param {string} text */
 export function download(name, text) {
   const link = h("a", { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: name });
   link.click();

@@ -1,5 +1,5 @@
 // @ts-check
-// The flow chart: boxes from top to bottom, ways around them in lanes at the sides. What is drawn comes from the server.
+// The flow chart: boxes from top to bottom, and edges in lanes at the sides. The server defines boxes and edges.
 import { fill, svg } from "./dom.js";
 
 const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 27;
@@ -26,7 +26,7 @@ export function flow({ onpoint }) {
     const spans = box.lines.map((/** @type {number[]} */ [first, last]) => (first === last ? `line ${first}` : `lines ${first} to ${last}`)).join(", ");
     return svg("g", {
       class: ["box", `is-${box.kind}`, box.about && `about-${box.about}`, box.new && "new"].filter(Boolean).join(" "),
-      tabindex: 0, role: "button", "aria-label": [box.words, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
+      tabindex: 0, role: "button", "aria-label": [box.text, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
       onfocus: choose, onmouseenter: point, onclick: choose,
       onmouseleave: () => { highlight(-1); onpoint([], false); }, onblur: () => { highlight(-1); onpoint([], false); },
     },
@@ -43,7 +43,7 @@ export function flow({ onpoint }) {
       boxes = chart.boxes;
       let y = 6;
       const places = boxes.map((box) => {
-        const lines = wrapped(box.words, box.kind === "ask" ? LETTERS - 5 : LETTERS);
+        const lines = wrapped(box.text, box.kind === "ask" ? LETTERS - 5 : LETTERS);
         const height = lines.length * LINE + 13;
         const place = { top: y, height, lines };
         y += height + GAP;
@@ -56,7 +56,7 @@ export function flow({ onpoint }) {
           svg("path", { d: "M0 0.8L8 4L0 7.2z", class: "tip" }))),
         chart.edges.map((edge) => way(edge, places)), drawn);
     },
-    /** Point at the box that a line belongs to. @param {number} line */
+    /** Highlight the box that a line belongs to. @param {number} line */
     point(line) {
       const at = boxes.findIndex((box) => box.lines.some((/** @type {number[]} */ [first, last]) => line >= first && line <= last));
       highlight(at);
@@ -72,23 +72,23 @@ function shape(kind, top, height) {
   return svg("path", { d: `M${SIDE} ${middle}L${SIDE + cut} ${top}H${right - cut}L${right} ${middle}L${right - cut} ${top + height}H${SIDE + cut}Z` });
 }
 
-/** @param {{start: number, end: number, way: string, lane: number, words: string}} edge @param {{top: number, height: number}[]} places */
+/** @param {{start: number, end: number, direction: string, lane: number, label: string}} edge @param {{top: number, height: number}[]} places */
 function way(edge, places) {
   const from = places[edge.start], to = places[edge.end];
   const middle = SIDE + WIDE / 2;
-  if (edge.way === "down") {
+  if (edge.direction === "down") {
     const start = from.top + from.height;
-    return [line(`M${middle} ${start}V${to.top - 1}`), label(edge.words, middle + 5, start + 13, "start")];
+    return [line(`M${middle} ${start}V${to.top - 1}`), label(edge.label, middle + 5, start + 13, "start")];
   }
-  const left = edge.way === "back";
+  const left = edge.direction === "back";
   const out = LANE * edge.lane + 24;
   const near = left ? SIDE : SIDE + WIDE, x = left ? SIDE - out : SIDE + WIDE + out, turn = left ? 1 : -1;
-  const asks = edge.words !== "";
+  const asks = edge.label !== "";
   const start = from.top + from.height / 2, end = to.top + to.height / 2 - (left ? 5 : 0) * (edge.lane ? 1 : -1) * (asks || edge.lane ? 1 : 0);
   const r = 6, down = end > start ? 1 : -1;
   return [
     line(`M${near} ${start}H${x + r * turn}Q${x} ${start} ${x} ${start + r * down}V${end - r * down}Q${x} ${end} ${x + r * turn} ${end}H${near - turn}`, "around"),
-    label(edge.words, near - turn * 3, start - 4, left ? "end" : "start"),
+    label(edge.label, near - turn * 3, start - 4, left ? "end" : "start"),
   ];
 }
 
@@ -98,7 +98,7 @@ const line = (d, more = "") => svg("path", { class: `way ${more}`, d, "marker-en
 /** @param {string} text @param {number} x @param {number} y @param {string} anchor */
 const label = (text, x, y, anchor) => (text ? svg("text", { class: "answer", x, y, "text-anchor": anchor }, text) : null);
 
-/** Break words into lines of at most so many letters. @param {string} words @param {number} letters */
+/** Break a text into lines with a maximum number of letters. @param {string} words @param {number} letters */
 function wrapped(words, letters) {
   /** @type {string[]} */
   const lines = [];

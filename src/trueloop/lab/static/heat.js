@@ -1,5 +1,5 @@
 // @ts-check
-// A heat map: rows by name, columns by update, shades that the server chose. Keys move over its cells and a line says what is there.
+// A heat map: one row per layer, one column per update, shades from the server. Arrow keys move over its cells; a line describes the cell.
 import { colour, eachFrame, fill, h, number } from "./dom.js";
 
 /** @typedef {{updates: number[], layers: string[], norms: (number | string | null)[][], shades: (number | null)[][], low: number, high: number}} Grid

@@ -1,8 +1,8 @@
 // @ts-check
-// Things that move from one place to another, for those who want motion.
+// Animations of elements that move to a new position, unless the user prefers reduced motion.
 import { still } from "./player.js";
 
-/** Let elements arrive from where others are; nothing moves for who asked for no motion.
+/** Move elements from the positions of others to their own, unless the user prefers reduced motion.
  * @param {[Element | null | undefined, Element | null | undefined][]} pairs where from, and what arrives
  * @param {{ms?: number, apart_ms?: number}} [options] */
 export function fly(pairs, { ms = 420, apart_ms = 18 } = {}) {

@@ -1,10 +1,10 @@
 // @ts-check
-// Talking to the server: questions (JSON in, JSON out) and live sessions (a WebSocket to a worker of one's own).
+// Communication with the server: requests (JSON in, JSON out) and live sessions (a WebSocket to an own worker process).
 import { serverBack } from "./outage.js";
 
 const GONE = 0; // the status of a request that no server has answered
 
-/** A request that cannot be met, in the server's words. */
+/** A refused request, with the server's message. */
 export class Refused extends Error {
   /** @param {{what: string, why?: string, fix?: string}} words @param {number} status */
   constructor(words, status) {
@@ -14,17 +14,17 @@ export class Refused extends Error {
   }
 }
 
-/** Ask a page's view. @param {string} page @param {object} asked @param {AbortSignal} [signal] @returns {Promise<any>} */
+/** Send a request to a page's view. @param {string} page @param {object} asked @param {AbortSignal} [signal] @returns {Promise<any>} */
 export function ask(page, asked, signal) {
   return fetched(`api/${page}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(asked), signal });
 }
 
-/** What a page can ask: the fields of its question. @param {string} page @returns {Promise<any[]>} */
+/** Return the fields of a page's query. @param {string} page @returns {Promise<any[]>} */
 export function described(page) {
   return patiently(() => fetched(`api/${page}`, {}));
 }
 
-/** Ask what changes nothing: where the server is gone, again when it is back.
+/** Send a request that changes nothing; if the server is away, send it again when the server is back.
  * @template T @param {() => Promise<T>} question @param {AbortSignal} [signal] @returns {Promise<T>} */
 export async function patiently(question, signal) {
   for (;;) {
@@ -54,7 +54,7 @@ export async function fetched(path, options) {
   return answer;
 }
 
-/** Asks the newest question only: an older one that is still under way is given up. @param {string} page */
+/** Send only the newest request: an older request that is still running is aborted. @param {string} page */
 export function newest(page) {
   /** @type {AbortController | null} */
   let going = null;

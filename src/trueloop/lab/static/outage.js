@@ -5,7 +5,7 @@ const RETRY_MS = 1000;
 /** @type {Promise<void> | null} */
 let waiting = null;
 
-/** Whether the server is away. */
+/** True while the server is away. */
 export const lost = () => waiting !== null;
 
 /** Wait until the server answers. Dispatches "server" events: detail "lost", then "back". @returns {Promise<void>} */
@@ -14,7 +14,7 @@ export function serverBack() {
   return waiting;
 }
 
-/** Whether the server answers now. @returns {Promise<boolean>} */
+/** Return true if the server answers now. @returns {Promise<boolean>} */
 export function isServerUp() {
   return fetch("icon.svg", { method: "HEAD", cache: "no-store" }).then(({ ok }) => ok, () => false);
 }

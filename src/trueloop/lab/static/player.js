@@ -1,8 +1,8 @@
 // @ts-check
-// Play, pause, step forward and back, speed: for everything that is shown in steps.
+// A player for everything with steps: play, pause, step forward and back, speed.
 import { h } from "./dom.js";
 
-/** Whether the user wants no motion. */
+/** True if the user prefers reduced motion. */
 export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 /** @param {{count: () => number, ready?: () => boolean, show: (step: number) => void, label?: string, perStep_ms?: number, loop?: boolean}} options

@@ -1,14 +1,14 @@
 // @ts-check
-// A guided tour: one thing after the other is pointed at on the real pages. It begins when asked to, ends at any time,
-// and can be taken again; whether it was offered is all that the browser keeps.
+// A guided tour that highlights one element after another on the real pages. The user starts it, may end it at any time,
+// and may repeat it; the browser stores only whether it was offered.
 import { fill, h } from "./dom.js";
 import { still } from "./player.js";
 
 const OFFERED = "trueloop-tour";
-const WIDE = 700; // pixels; on less, the words are at the bottom, and what is pointed at above them
-const PATIENCE_MS = 8000; // for what a stop points at: a page that is opened has it only when it is drawn
+const WIDE = 700; // pixels; on narrower screens the text is at the bottom, below the highlighted element
+const PATIENCE_MS = 8000; // time for a stop's element to appear after its page opens
 
-/** What is pointed at: the page, a selector (the first that is seen counts), a title, words. @type {[string, string, string, string][]} */
+/** Stops: page, selector (of which the first visible element counts), title, text. @type {[string, string, string, string][]} */
 const STOPS = [
   ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network in real PyTorch on this machine; the page only draws. Step makes one update. You can press it now; the tour waits."],
   ["simulator", ".board-place", "Decision regions", "The colours are the predicted classes. The points are the training data; hollow ones are held out. Click to add a point, or use the arrow keys and Enter."],
@@ -71,10 +71,10 @@ export function tour({ button, announce }) {
     target = found;
     target?.scrollIntoView({ block: innerWidth > WIDE ? "center" : "start", behavior: still() ? "auto" : "smooth" });
     place();
-    panel.focus({ preventScroll: true }); // it is read with its title and its words
+    panel.focus({ preventScroll: true }); // screen readers read its title and text
   }
 
-  /** The first element of a selector that can be seen, as soon as there is one. @param {string} selector @param {() => boolean} wanted @returns {Promise<Element | null>} */
+  /** Wait for the first visible element of a selector. @param {string} selector @param {() => boolean} wanted @returns {Promise<Element | null>} */
   async function seen(selector, wanted) {
     for (const end_ = performance.now() + PATIENCE_MS; wanted() && performance.now() < end_;) {
       const found = [...document.querySelectorAll(selector)].find((each) => each.getClientRects().length > 0);
@@ -84,7 +84,7 @@ export function tour({ button, announce }) {
     return null;
   }
 
-  /** Keep the ring around what is pointed at, and the words out of its way. */
+  /** Keep the ring around the highlighted element, and the text next to it. */
   function place() {
     cancelAnimationFrame(frame);
     if (at < 0) return;

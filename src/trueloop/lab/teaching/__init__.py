@@ -1,1 +1,1 @@
-"""The teaching loop on real PyTorch: its script from a simulation, run under control."""
+"""The programs that the lab's pages show, generated from settings and run under observation."""

@@ -1,7 +1,7 @@
-"""The arithmetic of one cell, in numbers: "0.511 = 0.5 − 0.01 × −1.1".
+"""Writes out the calculation of each cell of a tensor: "0.511 = 0.5 − 0.01 × −1.1".
 
-Each formula is worked out here a second time, in float64 and cell by cell, from what the tensors held before the line
-ran; torch's own result is what the page shows, and the tests hold the two side by side.
+Each formula is evaluated here in float64, cell by cell, from the tensors before the line ran. The page shows PyTorch's
+own result; tests compare both.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
@@ -15,25 +15,25 @@ Grid = Sequence[Sequence[float]]
 
 BETAS: Final = (0.9, 0.999)
 EPS: Final = 1e-8
-"""Adam's, as torch has them by default."""
+"""Defaults of torch.optim.Adam."""
 MOMENTUM: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """How a number came about."""
+    """The calculation of one number."""
 
     text: str
-    """In numbers of four digits, with × and −."""
+    """The calculation with numbers of four digits, × and −."""
     value: float
-    """What it comes to, in full precision."""
+    """Result in full precision."""
 
 
 Sums = list[list[Sum]]
 
 
 def format_cell(value: float, digits: int = 4) -> str:
-    """Write a number in at most so many digits."""
+    """Format a number with at most ``digits`` significant digits."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "∞" if value > 0 else "−∞"
     text = f"{value:.{digits}g}"
@@ -71,7 +71,7 @@ def mse_gradient(outputs: Grid, targets: Grid) -> Sums:
 
 
 def cross_entropy(outputs: Grid, classes: Sequence[int]) -> Sums:
-    """Return the mean of −log p(right class), one cell; classes are numbers from 0."""
+    """Return the mean of −log p(right class), one cell; classes are class indices."""
     right = [_softmax(scores)[each] for scores, each in zip(outputs, classes, strict=True)]
     logs = " + ".join(f"log({format_cell(p)})" for p in right)
     return [[Sum(text=f"−({logs}) / {len(right)}", value=-sum(map(_log, right)) / len(right))]]
@@ -88,33 +88,33 @@ def cross_entropy_gradient(outputs: Grid, classes: Sequence[int]) -> Sums:
     return _grid(n, len(outputs[0]), cell)
 
 
-def weight_gradient(above: Grid, inputs: Grid) -> Sums:
-    """Return dL/dW [out, in]: what came from above [N, out] times the inputs [N, in], added up over the batch."""
-    return _grid(len(above[0]), len(inputs[0]), lambda o, i: _products(_column(above, o), _column(inputs, i)))
+def weight_gradient(upstream: Grid, inputs: Grid) -> Sums:
+    """Return dL/dW [out, in]: the upstream gradient [N, out] times the inputs [N, in], summed over the batch."""
+    return _grid(len(upstream[0]), len(inputs[0]), lambda o, i: _products(_column(upstream, o), _column(inputs, i)))
 
 
-def bias_gradient(above: Grid) -> Sums:
-    """Return dL/db [1, out]: what came from above [N, out], added up over the batch."""
-    return _grid(1, len(above[0]), lambda _, o: _total(_column(above, o)))
+def bias_gradient(upstream: Grid) -> Sums:
+    """Return dL/db [1, out]: the upstream gradient [N, out], summed over the batch."""
+    return _grid(1, len(upstream[0]), lambda _, o: _total(_column(upstream, o)))
 
 
-def input_gradient(above: Grid, weight: Grid) -> Sums:
-    """Return dL/dx [N, in]: what came from above [N, out] times the weights [out, in] it went through."""
-    return _grid(len(above), len(weight[0]), lambda n, i: _products(above[n], _column(weight, i)))
+def input_gradient(upstream: Grid, weight: Grid) -> Sums:
+    """Return dL/dx [N, in]: the upstream gradient [N, out] times the weights [out, in]."""
+    return _grid(len(upstream), len(weight[0]), lambda n, i: _products(upstream[n], _column(weight, i)))
 
 
-def relu_gradient(above: Grid, before: Grid) -> Sums:
-    """Return what came from above where x was above 0, and 0 elsewhere."""
+def relu_gradient(upstream: Grid, before: Grid) -> Sums:
+    """Return the upstream gradient where the input of ReLU was above 0, and 0 elsewhere."""
 
     def cell(row: int, column: int) -> Sum:
-        gradient, open_ = above[row][column], int(before[row][column] > 0)
-        return Sum(text=f"{format_cell(gradient)} × {open_}", value=gradient * open_)
+        gradient, slope = upstream[row][column], int(before[row][column] > 0)
+        return Sum(text=f"{format_cell(gradient)} × {slope}", value=gradient * slope)
 
-    return _grid(len(above), len(above[0]), cell)
+    return _grid(len(upstream), len(upstream[0]), cell)
 
 
 def step(before: Grid, rate: float, direction: Grid) -> Sums:
-    """Return w − lr × direction: the gradient, or momentum's buffer."""
+    """Return w − lr × direction, where the direction is the gradient or the momentum buffer."""
     return _pairs(
         before,
         direction,
@@ -123,7 +123,7 @@ def step(before: Grid, rate: float, direction: Grid) -> Sums:
 
 
 def momentum(before: Grid | None, gradient: Grid) -> Sums:
-    """Return momentum's buffer: 0.9 of the one before, and the gradient."""
+    """Return the new momentum buffer: 0.9 times the old one plus the gradient."""
     if before is None:
         return _each(gradient, lambda g: Sum(text=f"{format_cell(g)} (the first gradient)", value=g))
     return _pairs(
@@ -149,14 +149,14 @@ def average(before: Grid | None, gradient: Grid, *, power: int) -> Sums:
 
 
 def adam(before: Grid, rate: float, first: Grid, second: Grid, count: int) -> Sums:
-    """Return w − lr × m̂ / (√v̂ + ε), where m̂ and v̂ are freed of their zero start.
+    """Return w − lr × m̂ / (√v̂ + ε), where m̂ and v̂ are the bias-corrected running means.
 
     Args:
         before: the weights [out, in].
         rate: the learning rate.
         first: running mean of the gradient, after this update.
-        second: running mean of its square, after this update.
-        count: updates so far, this one included.
+        second: running mean of the squared gradient, after this update.
+        count: number of updates so far, including this one.
     """
 
     def cell(row: int, column: int) -> Sum:

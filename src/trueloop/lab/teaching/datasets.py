@@ -1,11 +1,11 @@
-"""The lines of a script that make its points, for each dataset: ``points`` [samples, 2] and ``labels`` [samples]."""
+"""Script lines that create each dataset: ``points`` [samples, 2] and ``labels`` [samples]."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 
 class Added(NamedTuple):
-    """A training point that was added by hand, where the script has centred and scaled its data."""
+    """A training point that was added by hand, in the coordinates of the centred and scaled data."""
 
     x: float
     y: float
@@ -18,7 +18,7 @@ SAID: Final = {
     "xor": "the four quarters of a square",
     "blobs": "three clouds",
     "moons": "two half moons",
-    "digits": "pictures of digits, laid flat",
+    "digits": "pictures of digits, projected to the plane",
 }
 IMPORTS: Final = {
     "spiral": ["import math"],
@@ -62,7 +62,7 @@ points = torch.stack([angle.cos() + labels, angle.sin()], 1)
 points[labels == 1, 1] = 0.4 - points[labels == 1, 1]
 """,
     "digits": """
-# Pictures of digits, 8 by 8, laid flat on the two directions in which they differ most; sorted by digit
+# Pictures of digits, 8 by 8, projected to their first two principal components; sorted by digit
 digits = load_digits()
 labels, order = torch.tensor(digits.target[:{samples}]).sort(stable=True)
 flat = PCA(2, svd_solver="full").fit_transform(digits.data[:{samples}] / 16)
@@ -70,7 +70,7 @@ points = torch.tensor(flat, dtype=torch.get_default_dtype())[order]
 """,
 }
 SPLIT: Final = """
-# Every fifth point is held out. All are scaled by what is known of the others.
+# Every fifth point is held out. All points are scaled with mean and std of the training points.
 held_out = torch.arange({samples}) % 5 == 0
 mean, std = points[~held_out].mean(0), points[~held_out].std(0)
 points = (points - mean) / std
@@ -86,7 +86,7 @@ held_out = torch.cat([held_out, torch.zeros(len(added), dtype=torch.bool)])
 
 
 def data(dataset: str, samples: int, noise: float, added: Sequence[Added] = ()) -> str:
-    """Return the lines that make ``points``, ``labels`` and ``held_out``, a mask."""
+    """Return the lines that define ``points``, ``labels`` and the mask ``held_out``."""
     text = MADE[dataset].strip() + "\n"
     if noise:
         text += NOISE

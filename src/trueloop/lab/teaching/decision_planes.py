@@ -1,4 +1,4 @@
-"""What a network makes of the plane: its decision and what each hidden neuron says, as planes of bytes."""
+"""Evaluates a network over the plane: its decision and the output of each hidden neuron, as pictures in bytes."""
 
 import copy
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-SIDE: Final = 64  # pixels of the decision, each way
-COARSE: Final = 3  # every third pixel of it is one of a neuron's map
+SIDE: Final = 64  # width and height of the decision, in pixels
+COARSE: Final = 3  # a neuron's map has every third pixel of the decision
 NOT_FINITE: Final = 255
 
 
@@ -17,9 +17,9 @@ NOT_FINITE: Final = 255
 class Plane:
     """A picture in bytes: rows from top (highest y) to bottom, each from left to right.
 
-    The decision is named "boundary": a byte is ``class * steps + certainty``, where certainty goes from 0 (all classes
-    alike) to ``steps - 1`` (sure), ``steps = 255 // classes``; 255 = the network's answer is not finite.
-    A neuron's is named "layer:neuron": ``128 + 127 * output / scale``; 255 where it is not finite and ``scale`` is 0.
+    The decision has the name "boundary": a byte is ``class * steps + certainty``, with certainty from 0 (all classes
+    equally likely) to ``steps - 1`` (certain) and ``steps = 255 // classes``; 255 = the logits are not finite.
+    A neuron's map has the name "layer:neuron": ``128 + 127 * output / scale``; 255 = not finite, and ``scale`` is 0.
     """
 
     name: str
@@ -34,31 +34,31 @@ def build_planes(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]
     """Evaluate a copy of the network on the plane in eval mode; the network and all generators stay unchanged.
 
     Args:
-        model: takes points [N, 2], returns logits [N, classes]; its hidden neurons are what ``model.activation`` says.
-        span: the build_planes go from ``-span`` to ``span``, both ways.
-        neurons: with the maps of the hidden neurons.
+        model: maps points [N, 2] to logits [N, classes]; the outputs of ``model.activation`` are its hidden neurons.
+        span: both axes go from ``-span`` to ``span``.
+        neurons: also return the maps of the hidden neurons.
 
     Cost: one forward pass of 4,096 points, and a copy of the network.
     """
-    said: list[Tensor] = []
+    activations: list[Tensor] = []
 
-    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        said.append(output)
+    def record(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        activations.append(output)
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        mirror = copy.deepcopy(model).eval()
-        activation: Any = getattr(mirror, "activation", None)
+        duplicate = copy.deepcopy(model).eval()
+        activation: Any = getattr(duplicate, "activation", None)
         if neurons and activation is not None:
-            activation.register_forward_hook(note)
-        logits = mirror(_grid(span, next(mirror.parameters()).dtype))
+            activation.register_forward_hook(record)
+        logits = duplicate(_grid(span, next(duplicate.parameters()).dtype))
         planes = [_boundary(logits)]
-        for layer, output in enumerate(said):
+        for layer, output in enumerate(activations):
             planes += _maps(layer, output)
     return planes
 
 
 def _grid(span: float, dtype: torch.dtype) -> Tensor:
-    """Return the middle of each pixel: [SIDE * SIDE, 2]."""
+    """Return the centre of each pixel: [SIDE * SIDE, 2]."""
     across = ((torch.arange(SIDE, dtype=dtype) + 0.5) / SIDE * 2 - 1) * span
     y, x = torch.meshgrid(-across, across, indexing="ij")
     return torch.stack([x, y], dim=-1).reshape(-1, 2)
@@ -75,11 +75,11 @@ def _boundary(logits: Tensor) -> Plane:
 
 
 def _maps(layer: int, output: Tensor) -> list[Plane]:
-    """Return a plane for each neuron of a layer: output [SIDE * SIDE, neurons]."""
+    """Return a plane for each neuron of a layer, from its output [SIDE * SIDE, neurons]."""
     maps = output.T.reshape(-1, SIDE, SIDE)[:, ::COARSE, ::COARSE]
     scales = maps.abs().amax((1, 2))
-    known = scales.isfinite() & (scales > 0)
-    values = (128 + 127 * (maps / scales.where(known, 1.0)[:, None, None])).nan_to_num(NOT_FINITE, NOT_FINITE, 0)
+    usable = scales.isfinite() & (scales > 0)
+    values = (128 + 127 * (maps / scales.where(usable, 1.0)[:, None, None])).nan_to_num(NOT_FINITE, NOT_FINITE, 0)
     values = values.where(scales.isfinite()[:, None, None], NOT_FINITE).clamp(0, NOT_FINITE)
     side = maps.shape[1]
     data = _bytes(values)
@@ -88,7 +88,7 @@ def _maps(layer: int, output: Tensor) -> list[Plane]:
             name=f"{layer}:{neuron}", width=side, height=side, scale=scale,
             data=data[neuron * side * side : (neuron + 1) * side * side],
         )
-        for neuron, scale in enumerate(scales.where(known, 0.0).tolist())
+        for neuron, scale in enumerate(scales.where(usable, 0.0).tolist())
     ]  # fmt: skip
 
 
@@ -97,9 +97,9 @@ def _bytes(values: Tensor) -> bytes:
 
 
 def layers(widths: Sequence[int], classes: int) -> list[dict[str, Any]]:
-    """Return what the page draws of a network: each layer's parameter and its size, the head last."""
+    """Return name, parameters and size of each layer of the network, the head last."""
     sizes = [2, *widths, classes]
-    names = [f"layers.{place}" for place in range(len(widths))] + ["head"]
+    names = [f"layers.{index}" for index in range(len(widths))] + ["head"]
     return [
         {"name": name, "weight": f"{name}.weight", "bias": f"{name}.bias", "inputs": before, "neurons": after}
         for name, before, after in zip(names, sizes, sizes[1:], strict=False)

@@ -1,7 +1,7 @@
-"""The graph behind a tensor as torch keeps it: its nodes, what each has saved, and where each is drawn.
+"""Reads the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
 
-Read from ``grad_fn`` and ``next_functions``; nothing is run and nothing is kept. A node that backward has been through
-has let go of what it had saved, and says so itself.
+The graph is read from ``grad_fn`` and ``next_functions``; nothing is executed and no reference is kept. A node that
+backward has passed has freed its saved tensors.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
@@ -13,63 +13,63 @@ from torch import Tensor
 
 from trueloop.autograd.backward_graph import places, saved, walk
 
-MAX_NODES: Final = 200  # nodes; a picture of more tells nothing
+MAX_NODES: Final = 200  # a larger picture is unreadable
 
 DESCRIPTIONS: Final = {
-    "AccumulateGrad": "adds what arrives into {of}.grad",
+    "AccumulateGrad": "adds the incoming gradient to {of}.grad",
     "AddmmBackward0": "inputs × weightᵀ + bias: backward needs the inputs for the weight's gradient, and the weight "
-    "for that of the inputs",
-    "TBackward0": "the transposed weight: nothing needs to be saved",
-    "ReluBackward0": "max(0, x): backward lets through where the result was above 0",
+    "for the inputs' gradient",
+    "TBackward0": "the transposed weight: backward needs no saved tensor",
+    "ReluBackward0": "max(0, x): backward passes the gradient on where the result was above 0",
     "MseLossBackward0": "the mean of the squared differences",
-    "LogSoftmaxBackward0": "the logarithms of the softmax's probabilities",
+    "LogSoftmaxBackward0": "the logarithms of the softmax probabilities",
     "NllLossBackward0": "the mean of −log p(right class) over the batch",
 }
-"""torch's name of an operation, and what it does."""
+"""PyTorch's name of an operation -> what it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A tensor that a node keeps for its backward."""
+    """A tensor that a node saves for backward."""
 
     name: str
-    """As torch calls it in that operation."""
+    """PyTorch's name for the saved tensor."""
     shape: tuple[int, ...]
     size_b: int
     of: str
-    """The program's name for that tensor; empty where it has none."""
+    """The program's name for the tensor; empty if it has none."""
     freed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation of the graph, or a leaf that gradients are added up in."""
+    """One operation of the graph, or a leaf that accumulates gradients."""
 
     name: str
     leaf: bool
     of: str
-    """Of a leaf: the parameter's name; of an operation: the tensor that it made, where that has a name."""
+    """For a leaf, the name of its parameter; for an operation, the name of its result, if it has one."""
     does: str
     saved: tuple[Saved, ...]
     column: int
-    """0 = the leaves furthest from the root, which is in the last one."""
+    """Column of the picture: 0 = the leaves farthest from the root; the root is in the last column."""
     row: float
-    """0 = the top."""
+    """Row of the picture, from 0 at the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Nodes and who hands its gradient on to whom."""
+    """Nodes, and the edges along which gradients flow."""
 
     root: str
-    """The program's name for the tensor it was read from."""
+    """The program's name for the tensor whose graph this is."""
     nodes: tuple[Node, ...]
     edges: tuple[tuple[int, int], ...]
-    """(from, to) by place in ``nodes``, as backward goes."""
+    """(from, to) as indices into ``nodes``, in the direction of backward."""
     saved_b: int
-    """Bytes of tensors it keeps at this moment."""
+    """Bytes of the saved tensors that are not freed."""
     released: bool
-    """Backward has been through it."""
+    """True if backward has freed saved tensors."""
 
 
 def read(root: str, named: Mapping[str, Tensor]) -> Graph:
@@ -80,33 +80,33 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
         named: the program's tensors by name: parameters and results.
 
     Returns:
-        At most 200 nodes, the nearest to the root.
+        At most `MAX_NODES` nodes, the nearest to the root.
     """
     nodes, edges, turns, _cut = walk(named[root].grad_fn, MAX_NODES)
-    placed = places(edges, turns)
+    positions = places(edges, turns)
     names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaves = {id(tensor): name for name, tensor in named.items()}
     owners = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
-    read: list[Node] = []
-    for node, (column, row) in zip(nodes, placed, strict=True):
+    read_nodes: list[Node] = []
+    for node, (column, row) in zip(nodes, positions, strict=True):
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
         of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
         does = DESCRIPTIONS.get(name, "").format(of=of or "the parameter")
         kept = tuple(_saved(node, owners))
-        read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
-    everything = [each for node in read for each in node.saved]
+        read_nodes.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
+    all_saved = [each for node in read_nodes for each in node.saved]
     return Graph(
         root=root,
-        nodes=tuple(read),
+        nodes=tuple(read_nodes),
         edges=tuple(edges),
-        saved_b=sum(each.size_b for each in everything if not each.freed),
-        released=any(each.freed for each in everything),
+        saved_b=sum(each.size_b for each in all_saved if not each.freed),
+        released=any(each.freed for each in all_saved),
     )
 
 
 def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
-    """Yield what a node keeps; of a freed tensor only the name is left."""
+    """Yield the saved tensors of a node; only the name of a freed tensor is known."""
     for name, tensor, state in saved(node):
         if isinstance(tensor, Tensor):
             size = tensor.numel() * tensor.element_size()
@@ -117,24 +117,21 @@ def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
 
 
 class LiveGraphs:
-    """Counts the nodes that are alive, of all graphs marked so far: a mark in a node's metadata dies with the node.
-
-    Graphs are counted until they are freed, whatever holds them.
-    """
+    """Counts the live nodes of all marked graphs: a marker in a node's metadata is deleted with the node."""
 
     def __init__(self) -> None:
         self._alive: set[int] = set()
 
     def mark(self, tensor: Tensor) -> None:
-        """LifetimeMarker the operations behind a tensor that have no mark yet."""
+        """Mark the operations of a tensor's graph that have no marker yet."""
         for node in walk(tensor.grad_fn, MAX_NODES).nodes:
-            # A parameter's AccumulateGrad node is no part of one forward: another graph may hold it too.
+            # A parameter's AccumulateGrad node does not belong to one forward pass: other graphs may share it.
             if not hasattr(node, "variable") and _KEY not in node.metadata:
                 node.metadata[_KEY] = LifetimeMarker(self._alive)
 
     @property
     def count(self) -> int:
-        """Operations alive now."""
+        """Number of operations alive."""
         return len(self._alive)
 
 
@@ -142,10 +139,10 @@ _KEY: Final = "trueloop.shown"
 
 
 class LifetimeMarker:
-    """Lies in the metadata of a graph's node and goes with it.
+    """Marker in the metadata of a graph node, deleted with the node.
 
     Args:
-        alive: holds a number for each mark that is still there.
+        alive: ids of all live markers.
     """
 
     __slots__ = ("_alive",)

@@ -1,4 +1,4 @@
-"""How much memory a run holds, measured where tensors and graphs lie: in what the C library has given out."""
+"""Measures the memory of a run by what the C library has allocated, which includes tensors and graphs."""
 
 import ctypes
 import resource
@@ -20,22 +20,22 @@ class _Allocated(ctypes.Structure):
     ]  # fmt: skip
 
 
-def held_bytes() -> int:
-    """Return the bytes this process holds: where glibc is, those that malloc has given out and not taken back.
+def used_bytes() -> int:
+    """Return the bytes in use: with glibc, those allocated by malloc and not freed.
 
-    torch allocates tensors on the CPU and the nodes of graphs there; small objects of Python lie elsewhere and are not
-    counted. Without glibc it is the memory resident, which is coarse: it seldom shrinks.
+    PyTorch allocates CPU tensors and graph nodes with malloc; small Python objects are allocated elsewhere and not
+    counted. Without glibc the result is the resident size, which is coarse: it seldom shrinks.
 
-    Cost: 1 us; up to 10 ms where a hundred thousand tensors live: `Meter` asks less often then.
+    Cost: 1 us; up to 10 ms with a hundred thousand tensors alive: `Meter` then measures less often.
     """
     return _reader()()
 
 
 class Meter:
-    """Reads the memory held, as often as that is cheap; in between it tells what it read last.
+    """Reads the memory in use; repeats the latest value while a new measurement would take too much time.
 
     Args:
-        share: of the time that reading may take, at most.
+        share: fraction of the time that measuring may take.
     """
 
     def __init__(self, share: float) -> None:
@@ -44,18 +44,18 @@ class Meter:
         self._last = 0
 
     def read(self) -> int:
-        """Return the bytes held."""
+        """Return the bytes in use."""
         start_s = perf_counter()
         if start_s >= self._again_s:
-            self._last = held_bytes()
+            self._last = used_bytes()
             end_s = perf_counter()
             self._again_s = end_s + (end_s - start_s) * (1 / self._share - 1)
         return self._last
 
 
-def measured_by() -> str:
-    """Say in words how memory is measured here."""
-    return "bytes given out by malloc" if _reader() is not _resident else "memory resident"
+def describe_method() -> str:
+    """Return a description of how memory is measured on this system."""
+    return "bytes allocated by malloc" if _reader() is not _resident else "resident memory"
 
 
 @cache
@@ -66,11 +66,11 @@ def _reader() -> Callable[[], int]:
         return _resident
     mallinfo2.restype = _Allocated
 
-    def given_out() -> int:
-        given = mallinfo2()
-        return given.uordblks + given.hblkhd
+    def allocated() -> int:
+        info = mallinfo2()
+        return info.uordblks + info.hblkhd
 
-    return given_out
+    return allocated
 
 
 def _resident() -> int:

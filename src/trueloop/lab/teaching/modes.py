@@ -1,7 +1,7 @@
-"""One network twice, on the same inputs: in train mode on the left, in eval mode on the right.
+"""Compares a network in train mode (left) with its copy in eval mode (right), on the same inputs.
 
-Seen through forward hooks of the program's own layers: what dropout masked, which statistics batch normalisation used
-and what it made of its running ones.
+Forward hooks record what dropout masked, which statistics the BatchNorm layer used, and how it updated its running
+statistics.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
@@ -18,18 +18,18 @@ from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 Side = Literal["left", "right"]
 MARKS: Final = ("built", "left", "refused", "right")
 EPS: Final = 1e-5
-"""BatchNorm's, as torch has it by default."""
+"""Default `eps` of BatchNorm layers."""
 
 Cells = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modes:
-    """What is computed."""
+    """Settings of the comparison."""
 
     dropout: float = 0.5
     width: int = 6
-    """Units that are normalised and dropped."""
+    """Number of units that are normalised and dropped."""
     batch: int = 4
     momentum: float = 0.1
     """Weight of the new batch in BatchNorm's running statistics."""
@@ -39,62 +39,62 @@ class Modes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistic:
-    """Of one unit, by batch normalisation."""
+    """Mean or variance of one unit in the BatchNorm layer."""
 
     batch: str
-    """Over the batch that has just passed."""
+    """The statistic over the batch of this pass."""
     running: str
-    """As the layer remembers it, after this pass."""
+    """The running statistic after this pass."""
     moved: bool
-    """The pass has changed it."""
+    """True if this pass has changed the running statistic."""
     used: Literal["batch", "running"]
-    """What the unit's values were normalised with."""
+    """The statistic that normalised the unit's values."""
     sum: str
-    """How the running one came about."""
+    """The calculation of the running statistic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardPass:
-    """One forward of one side."""
+    """One forward pass of one network."""
 
     means: tuple[Statistic, ...]
-    """Unit by unit."""
+    """One statistic per unit."""
     variances: tuple[Statistic, ...]
     normalised: Cells
-    """[batch, width], before ReLU."""
+    """Output of the BatchNorm layer [batch, width], before ReLU."""
     norm_sums: Cells
-    """How the normalised value came about, cell by cell."""
-    kept: tuple[tuple[bool, ...], ...]
-    """[batch, width]: False where dropout has masked."""
+    """The calculation of each normalised value [batch, width]."""
+    mask: tuple[tuple[bool, ...], ...]
+    """Dropout mask [batch, width]: False where a value was set to 0."""
     activations: Cells
-    """[batch, width], as dropout hands them on."""
+    """Output of dropout [batch, width]."""
     dropout_sums: Cells
     outputs: Cells
-    """[batch, 2]."""
+    """Output of the network [batch, 2]."""
     same_as_before: bool | None
-    """Bit for bit the outputs of this side's pass before; None for the first."""
-    farthest: str
-    """The largest difference from the outputs of the pass before; empty for the first."""
+    """True if the outputs are bitwise equal to those of the previous pass; None for the first pass."""
+    max_difference: str
+    """Largest difference from the outputs of the previous pass; empty for the first pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """All passes."""
+class Comparison:
+    """All passes of both networks."""
 
     text: str
     printed: str
     inputs: Cells
     left: tuple[ForwardPass, ...]
-    """Empty where torch refused, as it does with a batch of one."""
+    """Passes in train mode; empty if PyTorch raised an error, as it does for a batch of one."""
     right: tuple[ForwardPass, ...]
     lines: tuple[int, int]
-    """Of the program's two forwards."""
+    """Line numbers of the two forward passes in the program."""
     refused: str
-    """torch's own words; empty where it did not refuse."""
+    """PyTorch's error message; empty if there was no error."""
     scale: str
-    """By which dropout multiplies what it keeps."""
+    """Factor by which dropout multiplies the values that it keeps."""
     running_means: tuple[tuple[float, ...], ...]
-    """The left one's after each pass, [passes, width], for a chart."""
+    """Running means of the left network after each pass, [passes, width]."""
 
 
 _PROGRAM: Final = """\
@@ -137,7 +137,7 @@ print("right, twice:", torch.equal(right(inputs), right(inputs)))
 
 
 def program(modes: Modes) -> str:
-    """Return the program, runnable as it stands."""
+    """Return the program, which runs unchanged as a file."""
     one = modes.batch == 1
     return _PROGRAM.format(
         seed=modes.seed,
@@ -151,49 +151,49 @@ def program(modes: Modes) -> str:
     )
 
 
-def compare(modes: Modes) -> Compared:
-    """Run the program, and write down what each forward did.
+def compare(modes: Modes) -> Comparison:
+    """Run the program and record each forward pass.
 
     Cost: about 1 ms per pass.
     """
-    text, notes = program(modes), _Recorder(modes)
-    printed = run_marked(text, MARKS, notes.record_line)
-    return Compared(
+    text, recorder = program(modes), _Recorder(modes)
+    printed = run_marked(text, MARKS, recorder.record_line)
+    return Comparison(
         text=text,
         printed=printed,
-        inputs=notes.inputs,
-        left=tuple(notes.passed["left"]),
-        right=tuple(notes.passed["right"]),
-        lines=(notes.lines["left"], notes.lines["right"]),
-        refused=notes.refused,
+        inputs=recorder.inputs,
+        left=tuple(recorder.passes["left"]),
+        right=tuple(recorder.passes["right"]),
+        lines=(recorder.lines["left"], recorder.lines["right"]),
+        refused=recorder.refused,
         scale=format_cell(1 / (1 - modes.dropout)) if modes.dropout < 1 else "0",
-        running_means=tuple(notes.running_means),
+        running_means=tuple(recorder.running_means),
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Layers:
-    """What the hooks have seen of one side's latest forward."""
+    """Tensors that the hooks have recorded in the latest forward pass of one network."""
 
     norm: nn.BatchNorm1d
     dropout: nn.Dropout
     running: tuple[Tensor, Tensor]
-    """Mean and variance before it."""
+    """Running mean and variance before the pass."""
     before_norm: Tensor
     normalised: Tensor
-    kept: Tensor
+    mask: Tensor
     activated: Tensor
     dropped: Tensor
 
 
 class _Recorder:
-    """Puts hooks on both networks, and writes down what they see."""
+    """Registers hooks on both networks and records their forward passes."""
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
-        self._seen: dict[Side, _Layers] = {}
+        self._layers: dict[Side, _Layers] = {}
         self._outputs: dict[Side, Tensor] = {}
-        self.passed: dict[Side, list[ForwardPass]] = {"left": [], "right": []}
+        self.passes: dict[Side, list[ForwardPass]] = {"left": [], "right": []}
         self.lines: dict[str, int] = {}
         self.running_means: list[tuple[float, ...]] = []
         self.inputs: Cells = ()
@@ -204,128 +204,124 @@ class _Recorder:
         self.lines[marked.mark] = marked.line
         if marked.mark == "built":
             self.inputs = _cells(program["inputs"])
-            self._watch("left", program["left"])
-            self._watch("right", program["right"])
+            self._add_hooks("left", program["left"])
+            self._add_hooks("right", program["right"])
         elif marked.mark == "refused":
             self.refused, self.lines["left"] = program["refused"], marked.line - 2
         elif marked.mark == "left":
-            self._passed("left", program["left_outputs"])
-            self.running_means.append(tuple(self._seen["left"].norm.running_mean.tolist()))  # pyright: ignore[reportOptionalMemberAccess]
+            self._record_pass("left", program["left_outputs"])
+            self.running_means.append(tuple(self._layers["left"].norm.running_mean.tolist()))  # pyright: ignore[reportOptionalMemberAccess]
         else:
-            self._passed("right", program["right_outputs"])
+            self._record_pass("right", program["right_outputs"])
 
-    def _watch(self, side: Side, network: nn.Sequential) -> None:
+    def _add_hooks(self, side: Side, network: nn.Sequential) -> None:
         norm, dropout = network[1], network[3]
         assert isinstance(norm, nn.BatchNorm1d)
         assert isinstance(dropout, nn.Dropout)
-        none = torch.empty(0)
-        seen = _Layers(
+        empty = torch.empty(0)
+        layers = _Layers(
             norm=norm,
             dropout=dropout,
-            running=(none, none),
-            before_norm=none,
-            normalised=none,
-            kept=none,
-            activated=none,
-            dropped=none,
+            running=(empty, empty),
+            before_norm=empty,
+            normalised=empty,
+            mask=empty,
+            activated=empty,
+            dropped=empty,
         )
-        self._seen[side] = seen
+        self._layers[side] = layers
 
-        def norm_begins(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen.before_norm, seen.running = given[0].detach(), _running(norm)
+        def before_norm(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            layers.before_norm, layers.running = inputs[0].detach(), _running(norm)
 
-        def norm_ends(_: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-            seen.normalised = made.detach()
+        def after_norm(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            layers.normalised = output.detach()
 
-        def dropout_begins(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen.activated, seen.kept = given[0].detach(), _mask(dropout, given[0])
+        def before_dropout(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            layers.activated, layers.mask = inputs[0].detach(), _next_mask(dropout, inputs[0])
 
-        def dropout_ends(_: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-            seen.dropped = made.detach()
+        def after_dropout(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            layers.dropped = output.detach()
 
-        norm.register_forward_pre_hook(norm_begins)
-        norm.register_forward_hook(norm_ends)
-        dropout.register_forward_pre_hook(dropout_begins)
-        dropout.register_forward_hook(dropout_ends)
+        norm.register_forward_pre_hook(before_norm)
+        norm.register_forward_hook(after_norm)
+        dropout.register_forward_pre_hook(before_dropout)
+        dropout.register_forward_hook(after_dropout)
 
-    def _passed(self, side: Side, outputs: Tensor) -> None:
-        seen, outputs, before = self._seen[side], outputs.detach(), self._outputs.get(side)
-        means, variances = self._statistics(seen)
-        self.passed[side].append(
+    def _record_pass(self, side: Side, outputs: Tensor) -> None:
+        layers, outputs, before = self._layers[side], outputs.detach(), self._outputs.get(side)
+        means, variances = self._statistics(layers)
+        self.passes[side].append(
             ForwardPass(
                 means=means,
                 variances=variances,
-                normalised=_cells(seen.normalised),
-                norm_sums=_norm_sums(seen),
-                kept=tuple(tuple(row) for row in seen.kept.tolist()),
-                activations=_cells(seen.dropped),
-                dropout_sums=self._dropout_sums(seen),
+                normalised=_cells(layers.normalised),
+                norm_sums=_norm_sums(layers),
+                mask=tuple(tuple(row) for row in layers.mask.tolist()),
+                activations=_cells(layers.dropped),
+                dropout_sums=self._dropout_sums(layers),
                 outputs=_cells(outputs),
                 same_as_before=None if before is None else torch.equal(outputs, before),
-                farthest="" if before is None else format_cell((outputs - before).abs().max().item()),
+                max_difference="" if before is None else format_cell((outputs - before).abs().max().item()),
             )
         )
         self._outputs[side] = outputs.clone()
 
-    def _statistics(self, seen: _Layers) -> tuple[tuple[Statistic, ...], tuple[Statistic, ...]]:
-        given, n = seen.before_norm, self._modes.batch
-        batch = (given.mean(0), given.var(0, correction=0))
-        # What is remembered of the variance is divided by n − 1: an estimate of all data's, not of this batch's.
-        fed = (batch[0], given.var(0, correction=1) if n > 1 else batch[1])
-        words = ("", f" × {n}/{n - 1}" if n > 1 else "")
+    def _statistics(self, layers: _Layers) -> tuple[tuple[Statistic, ...], tuple[Statistic, ...]]:
+        inputs, n = layers.before_norm, self._modes.batch
+        # The running variance divides by n − 1, to estimate the variance of all data; the batch's own divides by n.
+        correction = f" × {n}/{n - 1}" if n > 1 else ""
         return (
-            self._statistic(seen, 0, (batch[0], fed[0]), words[0]),
-            self._statistic(seen, 1, (batch[1], fed[1]), words[1]),
+            self._statistic(layers, 0, inputs.mean(0), ""),
+            self._statistic(layers, 1, inputs.var(0, correction=0), correction),
         )
 
-    def _statistic(
-        self, seen: _Layers, which: int, of_batch: tuple[Tensor, Tensor], words: str
-    ) -> tuple[Statistic, ...]:
-        share, training = self._modes.momentum, seen.norm.training
-        after = _running(seen.norm)[which]
-        found: list[Statistic] = []
-        for unit, (before, now) in enumerate(zip(seen.running[which].tolist(), after.tolist(), strict=True)):
-            batch = format_cell(of_batch[0][unit].item())
-            kept = f"{format_cell(1 - share)} × {format_cell(before)}"
-            moved = f"{format_cell(now)} = {kept} + {format_cell(share)} × {batch}{words}"
-            found.append(
+    def _statistic(self, layers: _Layers, which: int, of_batch: Tensor, correction: str) -> tuple[Statistic, ...]:
+        weight, training = self._modes.momentum, layers.norm.training
+        after = _running(layers.norm)[which]
+        statistics: list[Statistic] = []
+        for unit, (before, now) in enumerate(zip(layers.running[which].tolist(), after.tolist(), strict=True)):
+            batch = format_cell(of_batch[unit].item())
+            decayed = f"{format_cell(1 - weight)} × {format_cell(before)}"
+            updated = f"{format_cell(now)} = {decayed} + {format_cell(weight)} × {batch}{correction}"
+            statistics.append(
                 Statistic(
-                    batch=_short(of_batch[0][unit].item()),
+                    batch=_short(of_batch[unit].item()),
                     running=_short(now),
                     moved=now != before,
                     used="batch" if training else "running",
-                    sum=moved if training else f"{format_cell(now)} unchanged: eval mode does not update it",
+                    sum=updated if training else f"{format_cell(now)} unchanged: eval mode does not update it",
                 )
             )
-        return tuple(found)
+        return tuple(statistics)
 
-    def _dropout_sums(self, seen: _Layers) -> Cells:
+    def _dropout_sums(self, layers: _Layers) -> Cells:
         p = self._modes.dropout
 
-        def describe(value: float, kept: bool, result: float) -> str:
-            if not seen.dropout.training:
+        def describe(value: float, keep: bool, result: float) -> str:
+            if not layers.dropout.training:
                 return f"{format_cell(result)} unchanged: eval mode drops nothing"
             return (
                 f"{format_cell(result)} = {format_cell(value)} / (1 − {format_cell(p)})"
-                if kept
+                if keep
                 else f"0: masked, with probability {p:g}"
             )
 
-        rows = zip(seen.activated.tolist(), seen.kept.tolist(), seen.dropped.tolist(), strict=True)
+        rows = zip(layers.activated.tolist(), layers.mask.tolist(), layers.dropped.tolist(), strict=True)
         return tuple(tuple(describe(*cell) for cell in zip(*row, strict=True)) for row in rows)
 
 
-def _norm_sums(seen: _Layers) -> Cells:
-    given = seen.before_norm
-    used = (given.mean(0), given.var(0, correction=0)) if seen.norm.training else seen.running
+def _norm_sums(layers: _Layers) -> Cells:
+    inputs = layers.before_norm
+    used = (inputs.mean(0), inputs.var(0, correction=0)) if layers.norm.training else layers.running
     means, variances = (each.tolist() for each in used)
     return tuple(
         tuple(
-            f"{format_cell(made)} = ({format_cell(x)} − {format_cell(mean)}) / "
+            f"{format_cell(y)} = ({format_cell(x)} − {format_cell(mean)}) / "
             f"√({format_cell(variance)} + {format_cell(EPS)})"
-            for made, x, mean, variance in zip(*row, means, variances, strict=True)
+            for y, x, mean, variance in zip(*row, means, variances, strict=True)
         )
-        for row in zip(seen.normalised.tolist(), given.tolist(), strict=True)
+        for row in zip(layers.normalised.tolist(), inputs.tolist(), strict=True)
     )
 
 
@@ -336,16 +332,16 @@ def _running(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     return mean.clone(), variance.clone()
 
 
-def _mask(dropout: nn.Dropout, given: Tensor) -> Tensor:
+def _next_mask(dropout: nn.Dropout, inputs: Tensor) -> Tensor:
     """Return the mask that dropout will draw next; the generator state is restored."""
     state = torch.get_rng_state()
-    kept = torch.dropout(torch.ones_like(given), dropout.p, dropout.training) != 0
+    mask = torch.dropout(torch.ones_like(inputs), dropout.p, dropout.training) != 0
     torch.set_rng_state(state)
-    return kept
+    return mask
 
 
 def _short(value: float) -> str:
-    """Write a number for a narrow cell; the sum that it comes from has a digit more."""
+    """Format a number for a narrow cell, with one digit fewer than in its calculation."""
     return format_cell(value, 3)
 
 

@@ -1,4 +1,4 @@
-"""One update watched from the picking of its examples to the change of the weights."""
+"""Records one update, from the choice of its examples to the change of the weights."""
 # ruff: noqa: RUF001  # × is meant
 
 from collections.abc import Iterator
@@ -11,26 +11,26 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.teaching.programs.one_step import OneStep, one_step, too_large
 from trueloop.lab.teaching.run_snippet import SnippetRunner
 
-NUMBERS_SHOWN = 48  # of a micro-batch
-MICRO_BATCHES_SHOWN = 6
-POINTS_SHOWN = 192
-FIELD = 480  # cells that stand for the whole dataset
+MAX_INDICES = 48  # examples shown per micro-batch
+MAX_MICRO_BATCHES = 6
+MAX_POINTS = 192
+MAX_DOTS = 480  # dots that represent the dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     """One micro-batch of the window, over all processes."""
 
-    place: int
-    """In the window, from 0."""
-    numbers: tuple[int, ...]
-    """Of its examples in the dataset, the first ones; every process takes its share of them in turn."""
+    index: int
+    """Index of the micro-batch within the window, from 0."""
+    indices: tuple[int, ...]
+    """Dataset indices of the first examples; rank r of P processes gets every P-th index, from the r-th on."""
     count: int
-    cells: tuple[int, ...]
-    """Of the field, that its examples lie in."""
+    dots: tuple[int, ...]
+    """Indices of the dots that represent the examples of the micro-batch."""
     loss_sum: float
     weight_gradient: float
-    """In `.grad` once its backward is done: the sum over all examples of the window so far."""
+    """The weight's `.grad` after its backward pass: the sum over all examples of the window so far."""
     bias_gradient: float
 
 
@@ -39,8 +39,8 @@ class Stage:
     """One picture of the animation."""
 
     kind: Literal["picked", "forward", "backward", "update"]
-    shown: int
-    """Which of the micro-batches shown it is about; the last one where it is about all."""
+    batch: int
+    """Index in `Step.micro_batches` of the stage's micro-batch; the last one for the update."""
     says: str
 
 
@@ -49,56 +49,54 @@ class Step:
     """One computed update."""
 
     micro_batches: tuple[MicroBatch, ...]
-    """The first ones and the last."""
-    micro_batches_in_all: int
+    """The first micro-batches of the window, and the last."""
+    total_micro_batches: int
     count: int
-    """Examples in the window."""
-    field: int
-    """Cells that stand for the dataset, or its examples one by one where there are no more."""
-    cell_holds: float
-    """Examples behind one cell."""
+    """Number of examples in the window."""
+    dots: int
+    """Number of dots that represent the dataset; a small dataset has one dot per example."""
+    examples_per_dot: float
     points: tuple[tuple[float, float], ...]
-    """Input and target of examples picked, the first ones."""
+    """Input and target of the first examples of the window."""
     before: tuple[float, float]
-    """Weight and bias."""
+    """Weight and bias before the update."""
     gradient: tuple[float, float]
-    """Mean over the window."""
+    """Gradient of weight and bias, averaged over the window."""
     after: tuple[float, float]
     loss_before: float
-    """Mean squared error over the window."""
+    """Mean squared error over the window, with the old weights."""
     loss_after: float
-    """Of the same examples, with the new weights."""
+    """Mean squared error of the same examples, with the new weights."""
     lr: float
     printed: tuple[str, ...]
 
     def stages(self) -> Iterator[Stage]:
-        """Tell the step one picture after another."""
+        """Yield the stages of the animation in order."""
         before = -1
-        for shown, batch in enumerate(self.micro_batches):
-            hidden = batch.place - before - 1
+        for index, batch in enumerate(self.micro_batches):
+            hidden = batch.index - before - 1
             skipped = f"{format_count(hidden, 'micro-batch')} later: " if hidden else ""
-            where = f"micro-batch {batch.place + 1} of {self.micro_batches_in_all}"
+            number = f"micro-batch {batch.index + 1} of {self.total_micro_batches}"
             examples = format_count(batch.count, "example")
-            before = batch.place
+            before = batch.index
             yield Stage(
-                kind="picked", shown=shown, says=f"{skipped}{examples} of the shuffled order are picked: {where}."
+                kind="picked", batch=index, says=f"{skipped}{examples} of the shuffled order are picked: {number}."
             )
             yield Stage(
                 kind="forward",
-                shown=shown,
-                says=f"Forward and loss: their squared errors add up to {format_float(batch.loss_sum, 4)}.",
+                batch=index,
+                says=f"Forward and loss: the squared errors add up to {format_float(batch.loss_sum, 4)}.",
             )
             yield Stage(
                 kind="backward",
-                shown=shown,
-                says=f"Backward adds to .grad, which now holds {format_float(batch.weight_gradient, 4)} for the "
-                f"weight and "
-                f"{format_float(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
+                batch=index,
+                says=f"Backward adds to .grad, which is now {format_float(batch.weight_gradient, 4)} for the weight "
+                f"and {format_float(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
             )
         (w, b), (dw, db), (w_new, b_new) = self.before, self.gradient, self.after
         yield Stage(
             kind="update",
-            shown=len(self.micro_batches) - 1,
+            batch=len(self.micro_batches) - 1,
             says=f"Update: .grad divided by {format_count(self.count, 'example')} is {format_float(dw, 4)} and "
             f"{format_float(db, 4)}. "
             f"Weight: {format_float(w, 4)} - {self.lr:g} × {format_float(dw, 4)} = {format_float(w_new, 4)}; "
@@ -108,65 +106,65 @@ class Step:
         )
 
 
-def step(asked: OneStep) -> Step:
-    """Run `one_step`'s program and tell what it did.
+def step(settings: OneStep) -> Step:
+    """Run the program of `one_step` and return what it computed.
 
     Raises:
-        InvalidConfig: as `OneStep.plan`; nothing is computed where `too_large` says something.
+        InvalidConfig: see `OneStep.plan`.
+        ValueError: the update is `too_large`.
     """
-    made = asked.plan()
-    if too_large(made):
-        raise ValueError(too_large(made))
-    shown = SnippetRunner()
-    shown.run(one_step(asked))
-    scope = shown.names
-    seen: list[tuple[Any, ...]] = scope["seen"]
+    run = settings.plan()
+    if too_large(run):
+        raise ValueError(too_large(run))
+    runner = SnippetRunner()
+    runner.run(one_step(settings))
+    scope = runner.names
+    records: list[tuple[Any, ...]] = scope["records"]
     count: int = scope["count"]
-    field = min(asked.dataset, FIELD)
+    dots = min(settings.dataset, MAX_DOTS)
     weight, bias = scope["after"]
-    squares = sum(float((weight * inputs + bias - targets).square().sum()) for _, inputs, targets, *_ in seen)
-    places = (
-        [*range(len(seen))] if len(seen) <= MICRO_BATCHES_SHOWN else [*range(MICRO_BATCHES_SHOWN - 1), len(seen) - 1]
-    )
+    squares = sum(float((weight * inputs + bias - targets).square().sum()) for _, inputs, targets, *_ in records)
+    total = len(records)
+    chosen = [*range(total)] if total <= MAX_MICRO_BATCHES else [*range(MAX_MICRO_BATCHES - 1), total - 1]
     return Step(
-        micro_batches=tuple(_micro_batch(place, seen[place], asked.dataset, field) for place in places),
-        micro_batches_in_all=len(seen),
+        micro_batches=tuple(_micro_batch(index, records[index], settings.dataset, dots) for index in chosen),
+        total_micro_batches=total,
         count=count,
-        field=field,
-        cell_holds=asked.dataset / field,
-        points=_points(seen),
+        dots=dots,
+        examples_per_dot=settings.dataset / dots,
+        points=_points(records),
         before=scope["before"],
         gradient=scope["gradient"],
         after=scope["after"],
-        loss_before=sum(loss for _, _, _, loss, _, _ in seen) / count,
+        loss_before=sum(loss for _, _, _, loss, _, _ in records) / count,
         loss_after=squares / count,
-        lr=asked.lr,
-        printed=tuple(shown.printed),
+        lr=settings.lr,
+        printed=tuple(runner.printed),
     )
 
 
-def _micro_batch(place: int, seen: tuple[Any, ...], dataset: int, field: int) -> MicroBatch:
-    picked, _, _, loss_sum, weight_gradient, bias_gradient = seen
-    numbers: list[int] = picked.tolist()
+def _micro_batch(index: int, record: tuple[Any, ...], dataset: int, dots: int) -> MicroBatch:
+    drawn, _, _, loss_sum, weight_gradient, bias_gradient = record
+    indices: list[int] = drawn.tolist()
     return MicroBatch(
-        place=place,
-        numbers=tuple(numbers[:NUMBERS_SHOWN]),
-        count=len(numbers),
-        cells=tuple(sorted({number * field // dataset for number in numbers})),
+        index=index,
+        indices=tuple(indices[:MAX_INDICES]),
+        count=len(indices),
+        dots=tuple(sorted({example * dots // dataset for example in indices})),
         loss_sum=loss_sum,
         weight_gradient=weight_gradient,
         bias_gradient=bias_gradient,
     )
 
 
-def _points(seen: list[tuple[Any, ...]]) -> tuple[tuple[float, float], ...]:
+def _points(records: list[tuple[Any, ...]]) -> tuple[tuple[float, float], ...]:
     points: list[tuple[float, float]] = []
-    for _, inputs, targets, *_ in seen:
+    for _, inputs, targets, *_ in records:
         points += zip(_flat(inputs), _flat(targets), strict=True)
-        if len(points) >= POINTS_SHOWN:
+        if len(points) >= MAX_POINTS:
             break
-    return tuple(points[:POINTS_SHOWN])
+    return tuple(points[:MAX_POINTS])
 
 
 def _flat(column: Tensor) -> list[float]:
-    return column.flatten()[:POINTS_SHOWN].tolist()
+    return column.flatten()[:MAX_POINTS].tolist()

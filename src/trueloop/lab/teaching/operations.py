@@ -15,7 +15,7 @@ from trueloop.lab.teaching import graph
 from trueloop.lab.teaching.cell_arithmetic import Sums, format_cell
 from trueloop.lab.teaching.formulas import Formula, Read, formulas
 from trueloop.lab.teaching.tracing import MarkedLine, run_marked
-from trueloop.lab.teaching.worked_programs import MARKS, Six, program
+from trueloop.lab.teaching.worked_programs import MARKS, SixOperations, program
 
 Role = Literal["data", "parameter", "result", "gradient", "state", "rate"]
 _ORDER: Final[tuple[Role, ...]] = ("data", "parameter", "result", "rate", "gradient", "state")
@@ -33,20 +33,20 @@ class TensorState:
     """Name in the program: ``model.weight.grad``."""
     role: Role
     of: str
-    """The tensor whose gradient or state it is; empty for others."""
+    """Name of the tensor whose gradient or optimizer state this is; empty for other tensors."""
     shape: tuple[int, ...]
     cells: tuple[tuple[str, ...], ...] | None
-    """Rows of numbers; a vector is one row. None = there is no tensor, as for a gradient before the first backward."""
+    """Rows of numbers; a vector is one row. None = no tensor, as for a gradient before the first backward pass."""
     replaces: bool
-    """There was a tensor of this name before the line."""
+    """True if a tensor of this name existed before the line."""
     moved: tuple[tuple[int, int], ...]
-    """Cells (row, column) that have another value than before the line."""
+    """Cells (row, column) whose value the line has changed."""
     rule: str
-    """The formula by which the line came to it; empty where it has not changed."""
+    """Formula of the new value; empty if the line has not changed the tensor."""
     sums: tuple[tuple[str, ...], ...]
     """The formula with numbers, per cell."""
     reads: tuple[Read, ...]
-    """Cells of other tensors used by each cell."""
+    """Cells of other tensors that each cell is calculated from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ class LineState:
     gone: tuple[str, ...]
     """Names that no longer exist, such as the gradient of a replaced output."""
     graph: int | None
-    """Place in the trace's graphs, of the graph of the latest result."""
+    """Index in `Trace.graphs` of the graph of the latest result; None without a graph."""
     nodes_alive: int
-    """Operations of all graphs that something still holds."""
+    """Number of graph nodes alive, over all graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +76,19 @@ class TensorGroup:
     name: str
     role: Role
     parts: tuple[str, ...]
-    """Its gradient and what the optimizer keeps for it."""
+    """Names of the tensor's gradient and optimizer states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A whole run of the program."""
+    """A complete run of the program."""
 
     text: str
     printed: str
-    cards: tuple[TensorGroup, ...]
-    moments: tuple[LineState, ...]
+    groups: tuple[TensorGroup, ...]
+    states: tuple[LineState, ...]
     graphs: tuple[graph.Graph, ...]
-    """Each that differs from the one before."""
+    """Graphs in order, without repetitions."""
     refused: str
     """PyTorch's error message for a second backward."""
 
@@ -96,47 +96,47 @@ class Trace:
 Values = dict[str, Tensor | None]
 
 
-def trace(six: Six) -> Trace:
+def trace(settings: SixOperations) -> Trace:
     """Run the program and record its variables after each operation.
 
     Cost: about 1 ms per line.
     """
-    text = program(six)
-    notes = _Recorder(six)
-    printed = run_marked(text, MARKS, notes.record_line)
+    text = program(settings)
+    recorder = _Recorder(settings)
+    printed = run_marked(text, MARKS, recorder.record_line)
     return Trace(
         text=text,
         printed=printed,
-        cards=tuple(_tensor_groups(notes.moments)),
-        moments=tuple(notes.moments),
-        graphs=tuple(notes.graphs),
-        refused=notes.refused,
+        groups=tuple(_tensor_groups(recorder.states)),
+        states=tuple(recorder.states),
+        graphs=tuple(recorder.graphs),
+        refused=recorder.refused,
     )
 
 
 class _Recorder:
     """Records the changes of each line."""
 
-    def __init__(self, six: Six) -> None:
-        self._six = six
-        self.moments: list[LineState] = []
+    def __init__(self, settings: SixOperations) -> None:
+        self._settings = settings
+        self.states: list[LineState] = []
         self.graphs: list[graph.Graph] = []
         self.refused = ""
         self._before: Values = {}
-        self._living = graph.LiveGraphs()
+        self._live = graph.LiveGraphs()
         self._root = ""
         self._update = 0
 
     def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
         """Record the variables after a line."""
-        # An update has begun when its first line has run: the batch, or the forward where there is but one batch.
-        self._update += marked.mark == ("batch" if self._six.example == "irises" else "forward")
+        # The first line of an update starts it: the next batch, or the forward pass if there is only one batch.
+        self._update += marked.mark == ("batch" if self._settings.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
         named = _named(program)
         self._read_graph(marked, named)
         values = _values(program, named)
         changes = tuple(self._changes(marked, values))
-        self.moments.append(
+        self.states.append(
             LineState(
                 operation=marked.mark,
                 line=marked.line,
@@ -146,28 +146,28 @@ class _Recorder:
                 changes=changes,
                 gone=tuple(name for name in self._before if name not in values),
                 graph=len(self.graphs) - 1 if self.graphs else None,
-                nodes_alive=self._living.count,
+                nodes_alive=self._live.count,
             )
         )
         self._before = values
 
     def _read_graph(self, marked: MarkedLine, named: Mapping[str, Tensor]) -> None:
         """Read the graph of the latest result that has one."""
-        made = next((name for name in marked.assigns if name in named and named[name].grad_fn is not None), None)
-        if made is not None:
-            self._root = made
-            self._living.mark(named[made])
+        result = next((name for name in marked.assigns if name in named and named[name].grad_fn is not None), None)
+        if result is not None:
+            self._root = result
+            self._live.mark(named[result])
         if self._root:
-            seen = graph.read(self._root, named)
-            if not self.graphs or self.graphs[-1] != seen:
-                self.graphs.append(seen)
+            latest = graph.read(self._root, named)
+            if not self.graphs or self.graphs[-1] != latest:
+                self.graphs.append(latest)
 
     def _describe(self, marked: MarkedLine, values: Values) -> str:
         saved = self.graphs[-1].saved_b if self.graphs else 0
-        return _DESCRIPTIONS[marked.mark].format(alive=self._living.count, saved=saved, **_numbers(values))
+        return _DESCRIPTIONS[marked.mark].format(alive=self._live.count, saved=saved, **_numbers(values))
 
     def _changes(self, marked: MarkedLine, values: Values) -> Iterator[TensorState]:
-        known = formulas(self._six, marked, self._before, values, self._update)
+        known = formulas(self._settings, marked, self._before, values, self._update)
         for name, value in values.items():
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):
@@ -180,25 +180,25 @@ class _Recorder:
                 shape=() if value is None else tuple(value.shape),
                 cells=None if value is None else _cells(value),
                 replaces=before is not None,
-                moved=tuple(_moved(before, value)),
-                rule=formula.words,
+                moved=tuple(_changed_cells(before, value)),
+                rule=formula.text,
                 sums=_texts(formula.sums, value),
                 reads=formula.reads,
             )
 
 
-def _tensor_groups(moments: Sequence[LineState]) -> Iterator[TensorGroup]:
-    """Yield every tensor that there ever was, with its parts."""
-    roles: dict[str, Role] = {shown.name: shown.role for moment in moments for shown in moment.changes}
-    owned = {shown.name: shown.of for moment in moments for shown in moment.changes}
+def _tensor_groups(states: Sequence[LineState]) -> Iterator[TensorGroup]:
+    """Yield every tensor of the run with its gradient and optimizer state."""
+    roles: dict[str, Role] = {tensor.name: tensor.role for state in states for tensor in state.changes}
+    owners = {tensor.name: tensor.of for state in states for tensor in state.changes}
     for name, role in sorted(roles.items(), key=lambda each: (_ORDER.index(each[1]), each[0] == "targets")):
-        if not owned[name]:
-            parts = sorted((part for part, owner in owned.items() if owner == name), key=lambda each: roles[each])
+        if not owners[name]:
+            parts = sorted((part for part, owner in owners.items() if owner == name), key=lambda each: roles[each])
             yield TensorGroup(name=name, role=role, parts=tuple(parts))
 
 
 def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the program's tensors by the name it would use: data, parameters, results."""
+    """Return data, parameters and results of the program by name."""
     named = {name: program[name] for name in DATA if name in program}
     layers = [name for name in LAYERS if isinstance(program.get(name), nn.Linear)]
     for layer in layers:
@@ -207,7 +207,7 @@ def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _values(program: Mapping[str, Any], named: Mapping[str, Tensor]) -> Values:
-    """Copy every tensor, with its gradient and what the optimizer keeps for it."""
+    """Copy every tensor, with its gradient and optimizer state."""
     values: Values = {}
     for name, tensor in named.items():
         values[name] = tensor.detach().clone()
@@ -225,8 +225,8 @@ def _same(before: Tensor | None, after: Tensor | None) -> bool:
     return before.shape == after.shape and torch.equal(before, after)
 
 
-def _moved(before: Tensor | None, after: Tensor | None) -> Iterator[tuple[int, int]]:
-    """Yield the cells that differ; all of them where there was no such tensor."""
+def _changed_cells(before: Tensor | None, after: Tensor | None) -> Iterator[tuple[int, int]]:
+    """Yield the cells that differ; all cells if there was no such tensor."""
     if after is None:
         return
     differs = _rows(after != before if before is not None and before.shape == after.shape else torch.ones_like(after))
@@ -267,26 +267,26 @@ def _role(name: str) -> Role:
 
 
 def _numbers(values: Values) -> dict[str, str]:
-    found = {name: values.get(name) for name in ("loss", "loss_again", "lr")}
-    return {name: "" if value is None else format_cell(value.item()) for name, value in found.items()}
+    numbers = {name: values.get(name) for name in ("loss", "loss_again", "lr")}
+    return {name: "" if value is None else format_cell(value.item()) for name, value in numbers.items()}
 
 
-_NO_FORMULA: Final = Formula(words="", sums=[])
+_NO_FORMULA: Final = Formula(text="", sums=[])
 _STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
 _DESCRIPTIONS: Final = {
-    "built": "Model, loss, optimizer and schedule are there. No gradient, no graph yet.",
+    "built": "Model, loss, optimizer and schedule exist. There is no gradient and no graph yet.",
     "batch": "The next batch is drawn; nothing else changes.",
-    "forward": "Inputs become outputs. Autograd records each operation in a graph: {alive} are alive, and this one "
-    "keeps {saved} bytes for backward.",
-    "loss": "One number says how wrong the outputs are: {loss}. It is the root of the graph.",
-    "backward": "From the loss back to the leaves: every parameter receives its gradient. The graph frees its saved "
-    "tensors. No weight has changed.",
-    "update": "The optimizer moves each weight against its gradient, at learning rate {lr}. The gradients are still "
-    "there.",
+    "forward": "Inputs become outputs. Autograd records each operation as a node of a graph: {alive} nodes are alive, "
+    "and this graph keeps {saved} bytes for backward.",
+    "loss": "One number measures how wrong the outputs are: {loss}. It is the root of the graph.",
+    "backward": "Backward runs from the loss to the leaves: every parameter gets its gradient. The graph frees its "
+    "saved tensors. No weight has changed.",
+    "update": "The optimizer moves each weight against its gradient, at learning rate {lr}. The gradients stay in "
+    ".grad.",
     "zero grad": "The gradients are cleared (set to None); otherwise the next backward would add to them.",
-    "schedule": "The learning rate for the next update: {lr}.",
-    "second backward": "A second backward through the same graph is refused: its saved tensors are freed.",
-    "forward again": "The same inputs through the new weights, without a graph.",
-    "loss again": "{loss} before the last update, {loss_again} after it.",
+    "schedule": "The learning rate for the next update is {lr}.",
+    "second backward": "A second backward through the same graph raises an error: its saved tensors are freed.",
+    "forward again": "The same inputs pass through the new weights, without a graph.",
+    "loss again": "The loss was {loss} before the last update and is {loss_again} after it.",
 }

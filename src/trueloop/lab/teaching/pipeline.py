@@ -1,4 +1,4 @@
-"""A data pipeline watched at work: which example the sampler chose, who read it, and what batch it became."""
+"""Runs a data pipeline and records which examples the sampler chose, which worker read them, and the batches."""
 
 import warnings
 from collections import Counter
@@ -19,269 +19,267 @@ CLASSES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One of the dataset, its number being its place."""
+    """One example of the dataset; its index is its position in `PipelineRun.examples`."""
 
     label: int
     length: int | None
-    """Tokens; None where examples are no sequences."""
+    """Number of tokens; None if the examples are not sequences."""
     weight: float | None
-    """The probability with which a draw takes it; None where the sampler is not weighted."""
+    """Probability that one draw picks this example; None if the sampler is not weighted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What collate made of some examples."""
+    """The batch that the collate function made of some examples."""
 
-    numbers: tuple[int, ...]
+    indices: tuple[int, ...]
     composition: tuple[int, ...]
-    """Examples of each class."""
+    """Number of examples of each class."""
     worker: int
-    """That read it; -1 for the process itself."""
+    """Id of the worker that read the batch; -1 for the main process."""
     shape: tuple[int, ...]
-    """Of the tensor that the model would get: [B], or [B, T] for sequences."""
+    """Shape of the model's input: [B], or [B, T] for sequences."""
     tokens: tuple[tuple[int, ...], ...]
-    """Padded, a row for each example; empty where examples are no sequences."""
+    """The padded tokens, one row per example; empty if the examples are not sequences."""
     lengths: tuple[int, ...]
-    """True values in each row of the mask, which are its first ones."""
+    """Number of True values in each row of the mask; the True values come first."""
     padding: float
-    """Share of the tensor that is padding."""
+    """Fraction of the tensor that is padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class RankEpoch:
     """One epoch of one rank."""
 
     order: tuple[int, ...]
-    """As the sampler gave it, all of it."""
+    """All indices that the sampler yielded, in this order."""
     repeated: tuple[int, ...]
-    """Places in the order whose example another place of this epoch, of any rank, has drawn already."""
+    """Positions in `order` whose example this rank or another one had already drawn in this epoch."""
     batches: tuple[Batch, ...]
     left_out: tuple[int, ...]
-    """Numbers that the sampler gave and that are in no batch."""
+    """Indices that the sampler yielded and that are in no batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
-    """All of it: the dataset, for every epoch each rank's draw, and what there is to say about it."""
+    """The dataset, what every rank drew in every epoch, and sentences about it."""
 
     examples: tuple[Example, ...]
-    epochs: tuple[tuple[Draw, ...], ...]
+    epochs: tuple[tuple[RankEpoch, ...], ...]
     facts: tuple[str, ...]
     printed: tuple[str, ...]
 
 
 class _RecordingSampler(Sampler[int]):
-    """A sampler that notes what it gives, once per pass."""
+    """A sampler that records the indices it yields, as one list per epoch."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.passes: list[list[int]] = []
+        self.orders: list[list[int]] = []
 
     def __iter__(self) -> Iterator[int]:
-        given: list[int] = []
-        self.passes.append(given)
+        order: list[int] = []
+        self.orders.append(order)
         for index in self.inner:
-            given.append(int(index))
+            order.append(int(index))
             yield index
 
     def __len__(self) -> int:
         return len(self.inner)
 
 
-def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> PipelineRun:
-    """Run the program of these settings and read off what happened.
+def run_pipeline(settings: Pipeline, program: PipelineProgram | None = None) -> PipelineRun:
+    """Run the program of these settings and return the orders and batches that it drew.
 
     Raises:
-        InvalidConfig: torch refuses the settings; its own words are the reason given.
+        InvalidConfig: torch refuses the settings; the error quotes its message.
     """
-    program = program or pipeline(asked)
-    shown = _build(program)
-    scope = shown.names
+    program = program or pipeline(settings)
+    runner = _build(program)
+    scope = runner.names
     loaders = [loader for _, loader in scope["ranks"]] if "ranks" in scope else [scope["loader"]]
-    noted = [_RecordingSampler(loader.batch_sampler.sampler) for loader in loaders]
-    for loader, notes in zip(loaders, noted, strict=True):
-        loader.batch_sampler.sampler = notes
-    with warnings.catch_warnings(record=True) as warned:
+    samplers = [_RecordingSampler(loader.batch_sampler.sampler) for loader in loaders]
+    for loader, sampler in zip(loaders, samplers, strict=True):
+        loader.batch_sampler.sampler = sampler
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        shown.run(program.draw)
+        runner.run(program.draw)
     examples = tuple(_examples(scope))
-    epochs: list[tuple[Draw, ...]] = []
-    for place, batches in enumerate(scope["epochs"]):
+    epochs: list[tuple[RankEpoch, ...]] = []
+    for epoch, batches in enumerate(scope["epochs"]):
         ranks = batches if "ranks" in scope else [batches]
-        orders = [notes.passes[place] for notes in noted]
-        epochs.append(tuple(_draws(orders, ranks)))
+        orders = [sampler.orders[epoch] for sampler in samplers]
+        epochs.append(tuple(_rank_epochs(orders, ranks)))
     return PipelineRun(
         examples=examples,
         epochs=tuple(epochs),
-        facts=(*_facts(asked, examples, epochs), *_describe_facts(warned)),
-        printed=tuple(shown.printed),
+        facts=(*_facts(settings, examples, epochs), *_torch_warnings(caught)),
+        printed=tuple(runner.printed),
     )
 
 
-def _describe_facts(warned: list[warnings.WarningMessage]) -> Iterator[str]:
-    """Pass on what torch warns of, without its advice, once for each."""
-    for message in dict.fromkeys(str(warning.message) for warning in warned):
+def _torch_warnings(caught: list[warnings.WarningMessage]) -> Iterator[str]:
+    """Report each different warning of torch once, without its advice."""
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
         yield f"torch warns: {message.partition(', which is')[0].rstrip('.')}."
 
 
 def _build(program: PipelineProgram) -> SnippetRunner:
-    shown = SnippetRunner()
+    runner = SnippetRunner()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the same ones come when the loaders are drawn from
-            shown.run(program.build)
+            warnings.simplefilter("ignore")  # torch repeats these warnings when the loaders are iterated
+            runner.run(program.build)
     except ValueError as error:
         raise InvalidConfig(
             "torch refuses these settings together.",
             why=f"{type(error).__name__}: {error}",
-            fix="Leave shuffle to the sampler, or choose none.",
+            fix='Set shuffle=False, or sampler="none".',
         ) from error
-    return shown
+    return runner
 
 
 def _examples(scope: dict[str, Any]) -> Iterator[Example]:
     dataset = scope["examples"]
     lengths: Tensor | None = getattr(dataset, "lengths", None)
     weights: Tensor | None = scope.get("weights")
-    for number, label in enumerate(dataset.labels.tolist()):
+    for index, label in enumerate(dataset.labels.tolist()):
         yield Example(
             label=label,
-            length=None if lengths is None else int(lengths[number]),
-            weight=None if weights is None else float(weights[number]),
+            length=None if lengths is None else int(lengths[index]),
+            weight=None if weights is None else float(weights[index]),
         )
 
 
-def _draws(orders: list[list[int]], ranks: list[list[dict[str, Tensor]]]) -> Iterator[Draw]:
-    """Pair what each rank's sampler gave with the batches it became."""
-    turns = max(map(len, orders))
-    first: dict[int, tuple[int, int]] = {}
-    for place in range(turns):  # the ranks take turns, so the repeats are the ones at the end
+def _rank_epochs(orders: list[list[int]], ranks: list[list[dict[str, Tensor]]]) -> Iterator[RankEpoch]:
+    """Pair the order of each rank's sampler with the batches that the rank got."""
+    longest = max(map(len, orders))
+    first_draw: dict[int, tuple[int, int]] = {}
+    for position in range(longest):  # all ranks at one position, then the next: the repeats are at the end
         for rank, order in enumerate(orders):
-            if place < len(order):
-                first.setdefault(order[place], (rank, place))
+            if position < len(order):
+                first_draw.setdefault(order[position], (rank, position))
     for rank, (order, batches) in enumerate(zip(orders, ranks, strict=True)):
-        made = tuple(_batch(batch) for batch in batches)
-        left_out = Counter(order) - Counter(number for batch in made for number in batch.numbers)
-        yield Draw(
+        described = tuple(_batch(batch) for batch in batches)
+        left_out = Counter(order) - Counter(index for batch in described for index in batch.indices)
+        yield RankEpoch(
             order=tuple(order),
-            repeated=tuple(place for place, number in enumerate(order) if first[number] != (rank, place)),
-            batches=made,
+            repeated=tuple(at for at, index in enumerate(order) if first_draw[index] != (rank, at)),
+            batches=described,
             left_out=tuple(left_out.elements()),
         )
 
 
 def _batch(batch: dict[str, Tensor]) -> Batch:
     labels = Counter(batch["label"].tolist())
-    numbers = tuple(batch["number"].tolist())
+    indices = tuple(batch["index"].tolist())
     tokens, mask = batch.get("tokens"), batch.get("attention_mask")
     padded = None if tokens is None or mask is None else (tokens, mask)
     return Batch(
-        numbers=numbers,
+        indices=indices,
         composition=tuple(labels[label] for label in range(CLASSES)),
         worker=int(batch["worker"][0]),
-        shape=tuple(padded[0].shape) if padded else (len(numbers),),
+        shape=tuple(padded[0].shape) if padded else (len(indices),),
         tokens=tuple(map(tuple, padded[0].tolist())) if padded else (),
         lengths=tuple(padded[1].sum(1).tolist()) if padded else (),
         padding=1 - float(padded[1].double().mean()) if padded else 0.0,
     )
 
 
-def _facts(asked: Pipeline, examples: tuple[Example, ...], epochs: list[tuple[Draw, ...]]) -> Iterator[str]:
-    """Say what there is to see in this draw, the most telling first."""
-    yield from _on_order(asked, epochs)
-    yield from _on_draws(asked, len(examples), epochs[0])
-    yield from _on_classes(asked, examples, epochs[0])
-    if asked.sequences:
-        yield from _on_padding(asked, epochs)
-    if asked.workers:
+def _facts(settings: Pipeline, examples: tuple[Example, ...], epochs: list[tuple[RankEpoch, ...]]) -> Iterator[str]:
+    """State what is notable in this run, the most important fact first."""
+    yield from _order_facts(settings, epochs)
+    yield from _sampling_facts(settings, len(examples), epochs[0])
+    yield from _class_facts(settings, examples, epochs[0])
+    if settings.sequences:
+        yield from _padding_facts(settings, epochs)
+    if settings.workers:
         yield (
-            f"Batch i is read by worker i modulo {asked.workers}, and batches arrive in order whichever "
+            f"Worker i modulo {settings.workers} reads batch i, and batches arrive in order whichever "
             "worker finishes first: workers change the speed, never the data."
         )
 
 
-def _on_order(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str]:
-    first, second = ([draw.order for draw in epoch] for epoch in epochs[:EPOCHS])
+def _order_facts(settings: Pipeline, epochs: list[tuple[RankEpoch, ...]]) -> Iterator[str]:
+    first, second = ([rank.order for rank in epoch] for epoch in epochs[:EPOCHS])
     if first != second:
         return
-    random = asked.shuffle if asked.sampler in ("none", "distributed") else asked.sampler != "sequential"
-    if random and asked.follows_epochs and not asked.set_epoch and len(first[0]) > 1:
+    random = settings.shuffle if settings.sampler in ("none", "distributed") else settings.sampler != "sequential"
+    if random and settings.follows_epochs and not settings.set_epoch and len(first[0]) > 1:
         yield (
-            "Both epochs have one and the same order: `set_epoch` was not called. "
-            "Call sampler.set_epoch(epoch) before each."
+            "Both epochs have the same order: `set_epoch` was not called. "
+            "Call sampler.set_epoch(epoch) before each epoch."
         )
-    elif not random and asked.by_class:
-        yield "The dataset lies sorted by class and is read in its order: whole batches hold a single class."
+    elif not random and settings.by_class:
+        yield "The dataset is sorted by class and is read in this order: whole batches hold a single class."
 
 
-def _on_draws(asked: Pipeline, total: int, draws: tuple[Draw, ...]) -> Iterator[str]:
-    """Say which examples were drawn twice or not at all in the first epoch."""
-    given = Counter(number for draw in draws for number in draw.order)
-    twice = sorted(number for number, count in given.items() if count > 1)
-    if asked.sampler == "weighted":
+def _sampling_facts(settings: Pipeline, total: int, ranks: tuple[RankEpoch, ...]) -> Iterator[str]:
+    """Name the examples that were drawn twice or not at all in the first epoch."""
+    counts = Counter(index for rank in ranks for index in rank.order)
+    twice = sorted(index for index, count in counts.items() if count > 1)
+    if settings.sampler == "weighted":
         yield (
-            f"Weighted draws are with replacement: {format_count(len(given), 'example')} of {total} drawn in epoch 0, "
-            f"{len(twice)} of them more than once, {total - len(given)} not at all."
+            f"Weighted sampling draws with replacement: {format_count(len(counts), 'example')} of {total} drawn in "
+            f"epoch 0, {len(twice)} of them more than once, {total - len(counts)} not at all."
         )
     elif twice:
         yield (
-            f"{format_count(total, 'example')} do not divide among {format_count(len(draws), 'rank')}: "
-            f"DistributedSampler "
-            f"repeats {_listed(twice)}, so that each rank gets {len(draws[0].order)}. A mean over all ranks counts "
-            f"{'them' if len(twice) > 1 else 'it'} twice."
+            f"{format_count(total, 'example')} cannot be split evenly over {format_count(len(ranks), 'rank')}: "
+            f"DistributedSampler repeats {_list_indices(twice)}, so that each rank gets {len(ranks[0].order)}. "
+            f"A mean over all ranks counts {'them' if len(twice) > 1 else 'it'} twice."
         )
-    elif len(draws) > 1 and sum(given.values()) < total:
-        unseen = sorted(set(range(total)) - set(given))
-        yield f"drop_last makes the ranks even by leaving {_listed(unseen)} out of epoch 0."
-    elif len(draws) > 1 and len({len(draw.order) for draw in draws}) > 1:
-        sizes = " and ".join(str(size) for size in sorted({len(draw.order) for draw in draws}))
-        yield f"The ranks get {sizes} examples: every example once, none repeated to make them even."
-    left_out = sorted(number for draw in draws for number in draw.left_out)
+    elif len(ranks) > 1 and counts.total() < total:
+        unseen = sorted(set(range(total)) - set(counts))
+        yield f"drop_last gives every rank the same number of examples: {_list_indices(unseen)} not used in epoch 0."
+    elif len(ranks) > 1 and len({len(rank.order) for rank in ranks}) > 1:
+        sizes = " and ".join(str(size) for size in sorted({len(rank.order) for rank in ranks}))
+        yield f"The ranks get {sizes} examples: each example is used once, and none is repeated."
+    left_out = sorted(index for rank in ranks for index in rank.left_out)
     if left_out:
-        yield f"drop_last leaves the last, partial batch out: {_listed(left_out)} not trained on in epoch 0."
+        yield f"drop_last drops the last, partial batch: {_list_indices(left_out)} not trained on in epoch 0."
 
 
-def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Draw, ...]) -> Iterator[str]:
-    batches = [batch for draw in draws for batch in draw.batches]
+def _class_facts(settings: Pipeline, examples: tuple[Example, ...], ranks: tuple[RankEpoch, ...]) -> Iterator[str]:
+    batches = [batch for rank in ranks for batch in rank.batches]
     if not batches:
-        yield "No batch is whole, so with drop_last there is nothing to train on."
+        yield "drop_last drops the only batch, which is partial: there is nothing to train on."
         return
-    rare = min((label for label in range(CLASSES) if asked.class_counts[label]), key=lambda c: asked.class_counts[c])
-    name = "ABC"[rare]
+    class_counts = settings.class_counts
+    rare = min((label for label in range(CLASSES) if class_counts[label]), key=class_counts.__getitem__)
     without = sum(not batch.composition[rare] for batch in batches)
-    share = asked.class_counts[rare] / len(examples)
-    seen = sum(batch.composition[rare] for batch in batches) / sum(len(batch.numbers) for batch in batches)
+    share_drawn = sum(batch.composition[rare] for batch in batches) / sum(len(batch.indices) for batch in batches)
     yield (
-        f"Class {name} makes up {format_percent(share)} of the dataset and {format_percent(seen)} of what was "
-        f"drawn in epoch 0; "
+        f"Class {'ABC'[rare]} makes up {format_percent(class_counts[rare] / len(examples))} of the dataset and "
+        f"{format_percent(share_drawn)} of the examples drawn in epoch 0; "
         + (
-            f"{without} of {format_count(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+            f"{without} of {format_count(len(batches), 'batch')} {'has' if without == 1 else 'have'} none of them."
             if without
-            else "every batch holds some of it."
+            else "every batch has some of them."
         )
     )
 
 
-def _on_padding(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str]:
-    share, places = _padding(epochs)
-    if not places:
+def _padding_facts(settings: Pipeline, epochs: list[tuple[RankEpoch, ...]]) -> Iterator[str]:
+    share, positions = _padding(epochs)
+    if not positions:
         return
-    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, which is masked."
-    if asked.buckets:
-        plain, _ = _padding(drawn(replace(asked, buckets=False, sequences=True)).epochs)
-        said += f" Without batching alike lengths it would be {format_percent(plain)}."
-    yield said
+    fact = f"{format_percent(share)} of the {positions} token positions in the batches of epoch 0 are masked padding."
+    if settings.buckets:
+        unsorted_share, _ = _padding(run_pipeline(replace(settings, buckets=False)).epochs)
+        fact += f" Without batches of similar lengths it would be {format_percent(unsorted_share)}."
+    yield fact
 
 
-def _padding(epochs: list[tuple[Draw, ...]] | tuple[tuple[Draw, ...], ...]) -> tuple[float, int]:
-    """Give the share of padding in the first epoch, and of how many places."""
-    batches = [batch for draw in epochs[0] for batch in draw.batches]
-    places = sum(len(batch.tokens) * batch.shape[1] for batch in batches)
-    return 1 - sum(sum(batch.lengths) for batch in batches) / max(places, 1), places
+def _padding(epochs: list[tuple[RankEpoch, ...]] | tuple[tuple[RankEpoch, ...], ...]) -> tuple[float, int]:
+    """Return the fraction of padding in the batches of the first epoch, and their number of token positions."""
+    batches = [batch for rank in epochs[0] for batch in rank.batches]
+    positions = sum(len(batch.tokens) * batch.shape[1] for batch in batches)
+    return 1 - sum(sum(batch.lengths) for batch in batches) / max(positions, 1), positions
 
 
-def _listed(numbers: list[int], most: int = 6) -> str:
-    """List examples by number: "#3, #17 and 4 more"."""
-    shown = ", ".join(f"#{number}" for number in numbers[:most])
-    more = len(numbers) - most
-    return f"{shown} and {more} more" if more > 0 else shown
+def _list_indices(indices: list[int], limit: int = 6) -> str:
+    """List examples by index: "#3, #17 and 4 more"."""
+    listed = ", ".join(f"#{index}" for index in indices[:limit])
+    more = len(indices) - limit
+    return f"{listed} and {more} more" if more > 0 else listed

@@ -74,21 +74,21 @@ class Play:
         self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
-        """Curves since the latest `take`."""
+        """Curves since the latest call of `take_curves`."""
         self.edits: list[str] = []
         """Descriptions of the edits made while the script ran."""
         self.first_not_finite: int | None = None
         """First update with a non-finite loss."""
-        self.half = 1.0
-        """Half the side of a square that contains all points, known from the first batch on."""
+        self.half_width = 1.0
+        """Half the width of a square around all points, known from the first batch on."""
         self.sweep: list[float] = []
         """MiB allocated at each batch of the latest evaluation, above its first batch."""
         self._alive = set[int]()
-        self._peak = self._began = self._swept = 0
+        self._peak = self._start_bytes = self._sweep_start = 0
         self._losses = self._evaluated = 0
         self._latest_norm: tuple[Any, float, float] = (None, 0.0, 0.0)
         self._pending_changes: list[tuple[int, Callable[[], None]]] = []
-        """Pending changes of the points: change of their number, and the function that makes it."""
+        """Pending changes of the training points: the change of their number, and a function that applies it."""
         self._points_changed = False
 
     def run(self) -> None:
@@ -98,7 +98,7 @@ class Play:
             Stopped: `before_batch` has ended it.
             Exception: raised by the script.
         """
-        self._peak = self._began = self._meter.read()
+        self._peak = self._start_bytes = self._meter.read()
         with self._hooks_installed():
             self.program.run()
         self._record_evaluations()
@@ -113,16 +113,16 @@ class Play:
         """Number of live graphs of the network."""
         return len(self._alive)
 
-    def held_mib(self) -> float:
-        """Return the memory in use, above that at the start."""
-        return (self._meter.read() - self._began) / 2**20
+    def used_mib(self) -> float:
+        """Return the memory in use, as MiB above the start of the run."""
+        return (self._meter.read() - self._start_bytes) / 2**20
 
     def memory_mib(self) -> float:
-        """Return the peak memory since the last call, above that at the start."""
+        """Return the peak memory since the last call, as MiB above the start of the run."""
         peak, self._peak = max(self._peak, self._meter.read()), 0
-        return (peak - self._began) / 2**20
+        return (peak - self._start_bytes) / 2**20
 
-    def take(self) -> Curves:
+    def take_curves(self) -> Curves:
         """Return the curves since the last call."""
         self._record_evaluations()
         curves, self.curves = self.curves, Curves()
@@ -151,10 +151,10 @@ class Play:
         with self.isolated(), torch.no_grad():
             tensor.data[index] = value
 
-    def _record(self, words: str) -> None:
+    def _record(self, edit: str) -> None:
         if len(self.edits) >= MAX_EDITS:
             raise InvalidConfig(f"This run has {MAX_EDITS} edits already.", fix="Start another run.")
-        self.edits.append(f"update {self.update}: {words}")
+        self.edits.append(f"update {self.update}: {edit}")
 
     def add(self, point: Added) -> None:
         """Add a training point, from the next epoch on.
@@ -198,29 +198,29 @@ class Play:
                 fix="Begin a run without DistributedSampler.",
             )
 
-    # What stands around the script ------------------------------------------------------------------------------
+    # Hooks around the script -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _hooks_installed(self) -> Generator[None]:
         iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-        start, draw = DataLoader.__iter__, iterator.__next__
+        start, next_batch = DataLoader.__iter__, iterator.__next__
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
             if loader is self.program.names.get("train_loader"):
                 self._begin_epoch()
             elif loader is self.program.names.get("held_out_loader"):
-                self.sweep, self._swept = [], self._meter.read()
+                self.sweep, self._sweep_start = [], self._meter.read()
             return start(loader)
 
-        def __next__(drawing: Any) -> Any:  # noqa: N807
-            if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
+        def __next__(loader_iterator: Any) -> Any:  # noqa: N807
+            if loader_iterator._dataset is self.program.names.get("train_set"):  # noqa: SLF001
                 self._stop_after_schedule()
                 self._before_batch(self)
             else:
-                held = self._meter.read()
-                self._peak = max(self._peak, held)
-                self.sweep.append((held - self._swept) / 2**20)
-            return draw(drawing)
+                in_use = self._meter.read()
+                self._peak = max(self._peak, in_use)
+                self.sweep.append((in_use - self._sweep_start) / 2**20)
+            return next_batch(loader_iterator)
 
         hooks = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -231,7 +231,7 @@ class Play:
         try:
             yield
         finally:
-            cast("Any", DataLoader).__iter__, iterator.__next__ = start, draw
+            cast("Any", DataLoader).__iter__, iterator.__next__ = start, next_batch
             for hook in hooks:
                 hook.remove()
 
@@ -240,10 +240,10 @@ class Play:
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
-            reach = max(
+            farthest = max(
                 float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
             )
-            self.half = math.ceil(4.4 * reach) / 4
+            self.half_width = math.ceil(4.4 * farthest) / 4
         if self._pending_changes and not self._leaves_batch_of_one(sum(by for by, _ in self._pending_changes)):
             with self.isolated():
                 for _, change in self._pending_changes:
@@ -272,14 +272,12 @@ class Play:
 
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        used = math.hypot(*torch.stack(torch._foreach_norm(gradients)).tolist()) if gradients else 0.0  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        whole: Any = self.program.names.get("norm")
-        if whole is not None and whole is not self._latest_norm[0]:
-            cut = min(float(whole), self._clip)
-            used_now = float(whole) if math.isclose(used, cut, rel_tol=1e-3, abs_tol=1e-9) else used
-        else:
-            used_now = used
-        self._latest_norm = (whole, used_now, optimizer.param_groups[0]["lr"])
+        norm = math.hypot(*torch.stack(torch._foreach_norm(gradients)).tolist()) if gradients else 0.0  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        returned: Any = self.program.names.get("norm")  # by clip_grad_norm_: the norm before clipping
+        if returned is not None and returned is not self._latest_norm[0]:
+            clipped = min(float(returned), self._clip)
+            norm = float(returned) if math.isclose(norm, clipped, rel_tol=1e-3, abs_tol=1e-9) else norm
+        self._latest_norm = (returned, norm, optimizer.param_groups[0]["lr"])
 
     def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
         losses = self.program.names.get("losses", [])

@@ -1,4 +1,4 @@
-"""Runs a program text that a page shows, and keeps its variables and output."""
+"""Runs the source code that a page shows, and keeps its variables and output."""
 
 from importlib.abc import InspectLoader
 from types import CodeType, ModuleType
@@ -8,7 +8,7 @@ FILE_NAME: Final = "<as shown>"
 
 
 class SnippetRunner:
-    """Runs programs that trueloop generates from validated settings, never text of a request."""
+    """Runs programs that trueloop generates from validated settings, never text from a request."""
 
     def __init__(self) -> None:
         self._module = ModuleType("__main__")
@@ -22,7 +22,7 @@ class SnippetRunner:
         """Run the program or its next part; several parts run like one file.
 
         Raises:
-            Exception: whatever leaves the program.
+            Exception: raised by the program.
         """
         SourceLoader(text, FILE_NAME).exec_module(self._module)
 
@@ -46,5 +46,5 @@ class SourceLoader(InspectLoader):
         return self._text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the compiled text."""
+        """Return the compiled source."""
         return self.source_to_code(self._text, self._name)

@@ -1,8 +1,8 @@
-"""What a forward keeps in memory, and how long it takes: in train mode, in eval mode, and without a graph.
+"""Measures memory and time of a forward pass in train mode, in eval mode, and without a graph.
 
-Memory is counted, not estimated: every storage that an operation makes is followed by a weak reference until it is
-gone. It equals the figure of PyTorch's memory profiler (a test compares them), without the profiler's
-cost. The process's resident size would not do: the allocator keeps pages of tensors that are gone.
+Memory is counted, not estimated: a weak reference tracks every storage that an operation creates until the storage is
+freed. The result equals that of PyTorch's memory profiler (a test compares them), at a lower cost. The process's
+resident size is no substitute: the allocator keeps pages of freed tensors.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ from torch.utils._pytree import tree_leaves
 
 class Tally(TorchDispatchMode):
     # Observes every operation and tracks the memory of its results until it is freed.
-    def __init__(self, given):
+    def __init__(self, existing):
         super().__init__()
-        self.given = {{tensor.untyped_storage()._cdata for tensor in given}}
+        self.existing = {{tensor.untyped_storage()._cdata for tensor in existing}}
         self.storages, self.alive_b = {{}}, []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
@@ -38,7 +38,7 @@ class Tally(TorchDispatchMode):
         for tensor in tree_leaves(results):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self.given:
+                if storage._cdata not in self.existing:
                     self.storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.alive_b.append(self.now_b())
         return results
@@ -54,8 +54,8 @@ for _ in range({depth}):
     layers += [nn.Linear({width}, {width}), nn.BatchNorm1d({width}), nn.ReLU(), nn.Dropout({dropout})]
 model = nn.Sequential(*layers)
 inputs = torch.randn({batch}, {width})
-given = [*model.parameters(), *model.buffers(), inputs]
-there_already = {{tensor.untyped_storage().data_ptr() for tensor in given}}
+existing = [*model.parameters(), *model.buffers(), inputs]
+existing_storages = {{tensor.untyped_storage().data_ptr() for tensor in existing}}
 
 ways = {{
     "train()": (True, nullcontext),
@@ -72,19 +72,19 @@ for name, (training, context) in ways.items():
         return tensor
 
     model.train(training)
-    with context(), Tally(given) as tally, saved_tensors_hooks(pack, lambda tensor: tensor):
+    with context(), Tally(existing) as tally, saved_tensors_hooks(pack, lambda tensor: tensor):
         outputs = model(inputs)
-    for_backward_b = sum(size for place, size in saved.items() if place not in there_already)
+    for_backward_b = sum(size for address, size in saved.items() if address not in existing_storages)
     figures[name] = (for_backward_b, tally.now_b(), tally.alive_b)
     del outputs
 
-for turn in range({turns}):
+for _ in range({rounds}):
     for name, (training, context) in ways.items():
         model.train(training)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with context():
             model(inputs)
-        seconds[name].append(time.perf_counter() - begun)
+        seconds[name].append(time.perf_counter() - start)
 
 refused = {{}}
 for name in ("eval(), no_grad", "eval(), inference_mode"):
@@ -96,23 +96,23 @@ for name in ("eval(), no_grad", "eval(), inference_mode"):
         refused[name] = str(error)
 
 for name, (for_backward_b, kept_b, alive_b) in figures.items():
-    middle_ms = 1000 * statistics.median(seconds[name])
-    kept, highest = kept_b / 2**20, max(alive_b) / 2**20
-    print(f"{{name:24}} kept {{kept:6.2f}} MiB, highest {{highest:6.2f}} MiB, {{middle_ms:6.2f}} ms")
+    median_ms = 1000 * statistics.median(seconds[name])
+    kept, peak = kept_b / 2**20, max(alive_b) / 2**20
+    print(f"{{name:24}} kept {{kept:6.2f}} MiB, peak {{peak:6.2f}} MiB, {{median_ms:6.2f}} ms")
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """What is measured."""
+    """Settings of the measurement."""
 
     depth: int = 4
-    """Blocks of linear, batch normalisation, ReLU and dropout."""
+    """Number of blocks of Linear, BatchNorm, ReLU and Dropout layers."""
     width: int = 128
     batch: int = 512
     dropout: float = 0.5
-    turns: int = 7
-    """Forwards that are timed, of each way in turn."""
+    rounds: int = 7
+    """Number of timed rounds; each round runs one forward pass per way."""
     seed: int = 0
 
 
@@ -122,32 +122,32 @@ class Way:
 
     name: str
     for_backward_b: int
-    """Bytes of the tensors that the graph saved, without those that are there anyway: parameters, buffers, inputs."""
+    """Bytes of the tensors that the graph saved, without parameters, buffers and inputs."""
     kept_b: int
-    """Bytes alive after the forward, the outputs included, while they are held."""
-    highest_b: int
-    """The most that was alive after any operation."""
+    """Bytes alive after the forward pass, including the outputs."""
+    peak_b: int
+    """Largest number of bytes alive after any operation."""
     alive_b: tuple[int, ...]
-    """After each operation of the forward."""
+    """Bytes alive after each operation of the forward pass."""
     median_s: float
     refused: str
-    """torch's own words for a backward afterwards; empty where it can be had."""
+    """PyTorch's error message for a backward pass afterwards; empty if it works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """All ways, on the same model and inputs."""
 
     text: str
     printed: str
     ways: tuple[Way, ...]
-    turns: int
+    rounds: int
 
 
-def measure(forward: Forward) -> Measured:
-    """Run one model in four ways, and measure each.
+def measure(forward: Forward) -> Measurement:
+    """Call one model in four ways, and measure each.
 
-    Cost: eight forwards in each of four ways, at the defaults.
+    Cost: eight forward passes in each of four ways, with the defaults.
     """
     text = _PROGRAM.format(
         seed=forward.seed,
@@ -155,13 +155,13 @@ def measure(forward: Forward) -> Measured:
         width=forward.width,
         batch=forward.batch,
         dropout=repr(forward.dropout),
-        turns=forward.turns,
+        rounds=forward.rounds,
     )
-    ran = SnippetRunner()
+    runner = SnippetRunner()
     with fork_rng(devices=[]):
-        ran.run(text)
-    ways = tuple(_way(name, ran.names) for name in ran.names["figures"])
-    return Measured(text=text, printed="\n".join(ran.printed), ways=ways, turns=forward.turns)
+        runner.run(text)
+    ways = tuple(_way(name, runner.names) for name in runner.names["figures"])
+    return Measurement(text=text, printed="\n".join(runner.printed), ways=ways, rounds=forward.rounds)
 
 
 def _way(name: str, program: Mapping[str, Any]) -> Way:
@@ -171,7 +171,7 @@ def _way(name: str, program: Mapping[str, Any]) -> Way:
         name=name,
         for_backward_b=for_backward_b,
         kept_b=kept_b,
-        highest_b=max(alive_b),
+        peak_b=max(alive_b),
         alive_b=tuple(alive_b),
         median_s=seconds[len(seconds) // 2],
         refused=program["refused"].get(name, ""),

@@ -1,6 +1,6 @@
-"""Five classic experiments: their runs, a common claim, and the check of the claim by the measurements.
+"""Five classic experiments: their runs, a common claim, and a check of the claim against the measurements.
 
-This module does not import torch: `simulator.run_scenario` runs the experiments.
+This module does not import torch; `simulator.run_scenario` runs the experiments.
 """
 
 import math
@@ -13,7 +13,7 @@ from trueloop.lab.teaching.simulation import Simulation
 
 SCENARIO_NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
 CHANCE_LOSS: Final = math.log(2)  # the loss of guessing between two classes
-SMOOTHING_UPDATES: Final = 20  # over which losses are averaged before a comparison
+SMOOTHING_UPDATES: Final = 20  # number of updates over which losses are averaged before a comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class Record:
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy)."""
     sweep: list[float] = field(default_factory=list[float])
-    """MiB allocated at each batch of the last evaluation, above its start."""
+    """MiB allocated at each batch of the last evaluation, above the start of the evaluation."""
 
 
 class Verdict(NamedTuple):
-    """The measurements, and whether the claim holds."""
+    """A sentence with the measurements, and whether the claim holds."""
 
     measured: str
     holds: bool
@@ -69,8 +69,8 @@ def _rate(records: Sequence[Record]) -> Verdict:
     low, high = ([fmean(each.loss[:SMOOTHING_UPDATES]), fmean(each.loss[-SMOOTHING_UPDATES:])] for each in records)
     trains, blows_up = low[1] < low[0] / 2, not high[1] < high[0] or high[1] > 2 * CHANCE_LOSS
     return Verdict(
-        f"At 0.01 the loss went from {low[0]:.3f} to {low[1]:.3f}; at 1.0 from {high[0]:.3f} to {high[1]:.3f}, with "
-        f"{max(records[1].loss):.3g} at its worst. Guessing costs {CHANCE_LOSS:.3f}.",
+        f"At 0.01 the loss went from {low[0]:.3f} to {low[1]:.3f}; at 1.0 from {high[0]:.3f} to {high[1]:.3f}, with a "
+        f"maximum of {max(records[1].loss):.3g}. The loss of guessing is {CHANCE_LOSS:.3f}.",
         trains and blows_up,
     )
 
@@ -80,15 +80,15 @@ def _adam(records: Sequence[Record]) -> Verdict:
     adam, *others = (update_reaching(each, target) for each in records)
     if adam is None:
         return Verdict(f"Adam never reached a loss of {target}.", holds=False)
-    words: list[str] = []
+    results: list[str] = []
     for variant, update in zip(SCENARIOS["adam"].variants[1:], others, strict=True):
-        rate = f"SGD at {variant.simulation.learning_rate:g}"
-        times = f"at update {update}, {update / adam:.1f} times as many" if update else "never"
-        words.append(f"{rate} {times}")
+        optimizer = f"SGD at {variant.simulation.learning_rate:g}"
+        result = f"at update {update}, {update / adam:.1f} times as many" if update else "never"
+        results.append(f"{optimizer} {result}")
     best = min((update for update in others if update), default=None)
     return Verdict(
-        f"Adam at 0.01 reached a loss of {target} at update {adam}; {'; '.join(words)}. "
-        "The factor depends on SGD's learning rate; the claim is checked against the best of these.",
+        f"Adam at 0.01 reached a loss of {target} at update {adam}; {'; '.join(results)}. "
+        "The factor depends on SGD's learning rate; the claim is checked against the best of these rates.",
         best is not None and 3 <= best / adam <= 5,
     )
 
@@ -98,47 +98,47 @@ def _clearing(records: Sequence[Record]) -> Verdict:
     (first, last), (broken_first, broken_last) = (
         (fmean(each.norm[:quarter]), fmean(each.norm[-quarter:])) for each in records
     )
-    swing, broken_swing = (_swing(each.loss[len(each.loss) // 2 :]) for each in records)
+    spread, broken_spread = (_spread(each.loss[len(each.loss) // 2 :]) for each in records)
     return Verdict(
-        f"Cleared, the gradient norm went from {first:.2f} to {last:.2f} (means of the first and the last quarter); "
-        f"never cleared, from {broken_first:.2f} to {broken_last:.2f}. In the second half the loss of most batches lay "
-        f"within {swing:.2f} of each other; never cleared, within {broken_swing:.2f}.",
-        broken_last > 2 * broken_first and broken_last > 2 * last and broken_swing > 2 * swing,
+        f"With zero_grad, the gradient norm went from {first:.2f} to {last:.2f} (means of the first and the last "
+        f"quarter); without it, from {broken_first:.2f} to {broken_last:.2f}. In the second half, the losses of 80 % "
+        f"of the batches spread over {spread:.2f}; without zero_grad, over {broken_spread:.2f}.",
+        broken_last > 2 * broken_first and broken_last > 2 * last and broken_spread > 2 * spread,
     )
 
 
-def _swing(losses: Sequence[float]) -> float:
+def _spread(losses: Sequence[float]) -> float:
     """Return the width of the range of the middle 80 % of the values."""
     tenths = quantiles(losses, n=10)
     return tenths[-1] - tenths[0]
 
 
 def _no_grad(records: Sequence[Record]) -> Verdict:
-    flat, grows = (each.sweep[-1] - each.sweep[0] for each in records)
+    with_no_grad, without = (each.sweep[-1] - each.sweep[0] for each in records)
     batches = len(records[0].sweep) - 1
-    steady = sum(later > sooner for sooner, later in zip(records[1].sweep, records[1].sweep[1:], strict=False))
+    growing = sum(later > sooner for sooner, later in zip(records[1].sweep, records[1].sweep[1:], strict=False))
     return Verdict(
-        f"Over the {batches} batches of an evaluation that adds up its losses, memory grew by {1024 * grows:.0f} KiB "
-        f"without no_grad, at {steady} of them, and by {1024 * flat:.0f} KiB with it. It is freed "
-        "with the sum of the losses, at the end of the evaluation.",
-        grows > 10 * max(flat, 0.001) and steady > 0.9 * batches,
+        f"Over the {batches} batches of an evaluation that adds up its losses, memory grew by {1024 * without:.0f} KiB "
+        f"without no_grad, at {growing} of the batches, and by {1024 * with_no_grad:.0f} KiB with no_grad. The memory "
+        "is freed with the sum of the losses, at the end of the evaluation.",
+        without > 10 * max(with_no_grad, 0.001) and growing > 0.9 * batches,
     )
 
 
 def _cosine(records: Sequence[Record]) -> Verdict:
     constant, cosine = (fmean(each.loss[-2 * SMOOTHING_UPDATES :]) for each in records)
-    held_constant, held_cosine = (each.evaluations[-1][1] for each in records)
+    held_out_constant, held_out_cosine = (each.evaluations[-1][1] for each in records)
     return Verdict(
-        f"Training loss at the end: {constant:.3f} at a constant rate, {cosine:.3f} with cosine. On held-out points: "
-        f"{held_constant:.3f} and {held_cosine:.3f}.",
-        cosine < constant and held_cosine < held_constant,
+        f"The final training loss is {constant:.3f} at a constant rate and {cosine:.3f} with cosine; on held-out "
+        f"points {held_out_constant:.3f} and {held_out_cosine:.3f}.",
+        cosine < constant and held_out_cosine < held_out_constant,
     )
 
 
 _SPIRAL: Final = Simulation(dataset="spiral", epochs=60)
 _CIRCLES: Final = Simulation(dataset="circles", epochs=80)
 _NOISY: Final = Simulation(dataset="spiral", noise=0.1, epochs=60, optimizer="momentum", learning_rate=0.1)
-_SWEPT: Final = Simulation(dataset="moons", samples=1000, batch=4, epochs=1)
+_MANY_BATCHES: Final = Simulation(dataset="moons", samples=1000, batch=4, epochs=1)
 
 
 def _variant(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> Variant:
@@ -148,7 +148,7 @@ def _variant(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "rate": Scenario(
         title="Too high a learning rate",
-        claim="A learning rate of 0.01 trains, and one of 1.0 blows up.",
+        claim="Training works at a learning rate of 0.01 and diverges at 1.0.",
         variants=(
             _variant(_SPIRAL, "rate 0.01", optimizer="momentum", learning_rate=0.01),
             _variant(_SPIRAL, "rate 1.0", optimizer="momentum", learning_rate=1.0),
@@ -157,7 +157,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "adam": Scenario(
         title="Adam against SGD",
-        claim="Adam reaches a loss 3 to 5 times sooner than SGD.",
+        claim="Adam reaches a given loss in 3 to 5 times fewer updates than SGD.",
         variants=(
             _variant(_CIRCLES, "Adam, 0.01", optimizer="adam"),
             _variant(_CIRCLES, "SGD, 0.01", optimizer="sgd"),
@@ -168,7 +168,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "clearing": Scenario(
         title="zero_grad left out",
-        claim="Without zero_grad the loss oscillates, and the norm of the gradient grows.",
+        claim="Without zero_grad the loss oscillates and the gradient norm grows.",
         variants=(
             _variant(_CIRCLES, "cleared", optimizer="sgd", learning_rate=0.1, epochs=40),
             _variant(_CIRCLES, "never cleared", "GRD001", optimizer="sgd", learning_rate=0.1, epochs=40),
@@ -177,8 +177,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "no_grad": Scenario(
         title="Evaluation without no_grad",
-        claim="Evaluation without no_grad grows memory; with it, memory stays flat.",
-        variants=(_variant(_SWEPT, "no_grad"), _variant(_SWEPT, "without", no_grad=False)),
+        claim="Memory grows during an evaluation without no_grad, and stays constant with it.",
+        variants=(_variant(_MANY_BATCHES, "no_grad"), _variant(_MANY_BATCHES, "without", no_grad=False)),
         judge=_no_grad,
     ),
     "cosine": Scenario(

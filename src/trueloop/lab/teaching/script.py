@@ -1,4 +1,4 @@
-"""The script of a simulation: what a person would have written in plain PyTorch, and what the simulator runs."""
+"""Generates the script of a simulation in plain PyTorch, which the page shows and the simulator runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -19,24 +19,24 @@ ACTIVATIONS: Final = {
 }
 
 
-def network(given: Simulation) -> str:
-    """Return a class ``Network`` whose ``layers`` are the hidden ones, and ``model``, one of it."""
+def network(settings: Simulation) -> str:
+    """Return the code of a class ``Network``, whose ``layers`` are the hidden layers, and of its instance ``model``."""
     members, steps = [], []
-    if given.hidden:
-        widths = pairwise([2, *given.hidden])
+    if settings.hidden:
+        widths = pairwise([2, *settings.hidden])
         members.append(f"self.layers = nn.ModuleList([{', '.join(f'nn.Linear({a}, {b})' for a, b in widths)}])")
         steps.append("x = self.activation(layer(x))")
-        if given.batchnorm:
-            norms = ", ".join(f"nn.BatchNorm1d({width})" for width in given.hidden)
+        if settings.batchnorm:
+            norms = ", ".join(f"nn.BatchNorm1d({width})" for width in settings.hidden)
             members.append(f"self.norms = nn.ModuleList([{norms}])")
             steps = ["x = self.activation(norm(layer(x)))"]
-        members.append(f"self.activation = {ACTIVATIONS[given.activation]}")
-        if given.dropout:
-            members.append(f"self.dropout = nn.Dropout({given.dropout!r})")
+        members.append(f"self.activation = {ACTIVATIONS[settings.activation]}")
+        if settings.dropout:
+            members.append(f"self.dropout = nn.Dropout({settings.dropout!r})")
             steps.append("x = self.dropout(x)")
-    members.append(f"self.head = nn.Linear({[2, *given.hidden][-1]}, {given.classes})")
-    head = "for layer, norm in zip(self.layers, self.norms):" if given.batchnorm else "for layer in self.layers:"
-    walk = [f"        {head}", *(f"            {step}" for step in steps)] if given.hidden else []
+    members.append(f"self.head = nn.Linear({[2, *settings.hidden][-1]}, {settings.classes})")
+    head = "for layer, norm in zip(self.layers, self.norms):" if settings.batchnorm else "for layer in self.layers:"
+    walk = [f"        {head}", *(f"            {step}" for step in steps)] if settings.hidden else []
     lines = [
         "class Network(nn.Module):",
         "    def __init__(self):",
@@ -85,7 +85,7 @@ evaluations.append(evaluate())
 print("epoch {}: held-out loss {:.4f}, accuracy {:.3f}".format(epoch + 1, *evaluations[-1]))
 """
 SHARE: Final = """
-# Each batch counts by its points, so that the window is as one big batch, also where it is short
+# Weight each batch by its number of points, so that the window equals one large batch, even if it is short
 in_window = min(window * batch_size, len(train_set) - number // window * window * batch_size)
 loss = loss * len(targets) / in_window
 """
@@ -96,76 +96,76 @@ if (epoch + 1) % 5 == 0:
     best_model.load_state_dict(best_weights)
     with torch.no_grad():
         right = (best_model(points[held_out]).argmax(1) == labels[held_out]).sum().item()
-    print("the best so far was kept at {:.3f}, and has {:.3f}".format(best, right / len(held_out_set)))
+    print("best accuracy {:.3f}, accuracy of the kept weights {:.3f}".format(best, right / len(held_out_set)))
 """
 
 
 def teaching_loop(simulation: Simulation | None = None, added: Sequence[Added] = ()) -> TeachingLoop:
-    """Write the script of a simulation: correct in every operation.
+    """Generate the script of a simulation, without failures.
 
     Args:
-        simulation: what to train.
-        added: training points besides those that the script makes.
+        simulation: settings of the run; None = the defaults.
+        added: training points in addition to those that the script creates.
 
     Returns:
         A loop whose ``settings`` are the simulation's fields.
     """
-    given = simulation or Simulation()
-    windows = given.accumulation > 1
+    settings = simulation or Simulation()
+    windows = settings.accumulation > 1
     return TeachingLoop(
-        title=f"A small network learns {datasets.SAID[given.dataset]}.",
-        imports=list(_imports(given)),
-        pieces=_before(given, added) | _during(given),
+        title=f"A small network learns {datasets.SAID[settings.dataset]}.",
+        imports=list(_imports(settings)),
+        pieces=_before(settings, added) | _during(settings),
         batch_loop_head="for number, (inputs, targets) in enumerate(train_loader):"
         if windows
         else "for inputs, targets in train_loader:",
         window_condition="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if windows else "",
-        after_training="model.load_state_dict(best_weights)" if given.keep_best else "",
-        settings=asdict(given),
+        after_training="model.load_state_dict(best_weights)" if settings.keep_best else "",
+        settings=asdict(settings),
     )
 
 
-def _imports(given: Simulation) -> Iterable[str]:
+def _imports(settings: Simulation) -> Iterable[str]:
     yield from ("import torch", "from torch import nn", "from torch.utils.data import DataLoader, TensorDataset")
-    yield from datasets.IMPORTS.get(given.dataset, [])
-    if given.schedule != "constant":
+    yield from datasets.IMPORTS.get(settings.dataset, [])
+    if settings.schedule != "constant":
         yield "import math"
-        yield f"from torch.optim.lr_scheduler import {SCHEDULES[given.schedule][0]}"
-    if given.keep_best:
+        yield f"from torch.optim.lr_scheduler import {SCHEDULES[settings.schedule][0]}"
+    if settings.keep_best:
         yield "import copy"
 
 
-def _before(given: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
-    lr, decay = repr(given.learning_rate), repr(given.weight_decay)
+def _before(settings: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
+    lr, decay = repr(settings.learning_rate), repr(settings.weight_decay)
     words = {
         "lr": lr,
-        "decay": f", weight_decay={decay}" if given.weight_decay else "",
+        "decay": f", weight_decay={decay}" if settings.weight_decay else "",
         "always": f", weight_decay={decay}",
     }
-    optimizer = "optimizer = " + OPTIMIZERS[given.optimizer].format(**words)
-    if given.precision == "float16":
+    optimizer = "optimizer = " + OPTIMIZERS[settings.optimizer].format(**words)
+    if settings.precision == "float16":
         optimizer += '\nscaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
     return {
-        Piece.SETUP: _setup(given),
-        Piece.DATA: datasets.data(given.dataset, given.samples, given.noise, added),
+        Piece.SETUP: _setup(settings),
+        Piece.DATA: datasets.data(settings.dataset, settings.samples, settings.noise, added),
         Piece.LOADERS: _loaders(),
-        Piece.MODEL: network(given),
+        Piece.MODEL: network(settings),
         Piece.CRITERION: "criterion = nn.CrossEntropyLoss()",
         Piece.OPTIMIZER: optimizer,
-        Piece.SCHEDULER: _scheduler(given),
-        Piece.EVALUATION: _evaluation(given),
+        Piece.SCHEDULER: _scheduler(settings),
+        Piece.EVALUATION: _evaluation(settings),
         Piece.RECORDS: "losses, evaluations = [], []"
-        + ("\nbest, best_model = -1.0, copy.deepcopy(model).eval()" if given.keep_best else ""),
+        + ("\nbest, best_model = -1.0, copy.deepcopy(model).eval()" if settings.keep_best else ""),
     }
 
 
-def _setup(given: Simulation) -> str:
-    lines = [f"torch.manual_seed({given.seed})"]
-    if given.precision == "float64":
+def _setup(settings: Simulation) -> str:
+    lines = [f"torch.manual_seed({settings.seed})"]
+    if settings.precision == "float64":
         lines.append("torch.set_default_dtype(torch.float64)")
-    lines += [f"epochs = {given.epochs}", f"batch_size = {given.batch}"]
-    if given.accumulation > 1:
-        lines.append(f"window = {given.accumulation}  # batches per update")
+    lines += [f"epochs = {settings.epochs}", f"batch_size = {settings.batch}"]
+    if settings.accumulation > 1:
+        lines.append(f"window = {settings.accumulation}  # batches per update")
     return "\n".join(lines)
 
 
@@ -180,46 +180,48 @@ def _loaders() -> str:
     )
 
 
-def _scheduler(given: Simulation) -> str:
-    if given.schedule == "constant":
+def _scheduler(settings: Simulation) -> str:
+    if settings.schedule == "constant":
         return ""
-    per_epoch = "math.ceil(len(train_loader) / window)" if given.accumulation > 1 else "len(train_loader)"
+    per_epoch = "math.ceil(len(train_loader) / window)" if settings.accumulation > 1 else "len(train_loader)"
     lines = [f"total_updates = epochs * {per_epoch}"]
-    if given.schedule == "warmup":
+    if settings.schedule == "warmup":
         lines.append("warm_up = max(1, total_updates // 10)")
-    cycled = ", cycle_momentum=False" if given.optimizer == "adagrad" else ""  # which has none
-    lines.append("scheduler = " + SCHEDULES[given.schedule][1].format(lr=repr(given.learning_rate), cycled=cycled))
+    cycled = ", cycle_momentum=False" if settings.optimizer == "adagrad" else ""  # it has no momentum
+    lines.append(
+        "scheduler = " + SCHEDULES[settings.schedule][1].format(lr=repr(settings.learning_rate), cycled=cycled)
+    )
     return "\n".join(lines)
 
 
-def _evaluation(given: Simulation) -> str:
+def _evaluation(settings: Simulation) -> str:
     text = EVALUATION.strip()
-    if given.no_grad:
+    if settings.no_grad:
         return text
     head, block = text.split("    with torch.no_grad():\n")
     body, end = block.split("    return")
     return head + "".join(line[4:] + "\n" for line in body.splitlines()) + "    return" + end
 
 
-def _during(given: Simulation) -> dict[Piece, str]:
-    halved = given.precision == "float16"
+def _during(settings: Simulation) -> dict[Piece, str]:
+    halved = settings.precision == "float16"
     forward = "outputs = model(inputs)"
-    if given.precision in ("bfloat16", "float16"):
-        forward = f'with torch.autocast("cpu", dtype=torch.{given.precision}):\n    outputs = model(inputs)'
+    if settings.precision in ("bfloat16", "float16"):
+        forward = f'with torch.autocast("cpu", dtype=torch.{settings.precision}):\n    outputs = model(inputs)'
     return {
         Piece.TRAIN_MODE: "model.train()",
         Piece.FORWARD: forward,
         Piece.LOSS: "loss = criterion(outputs, targets)",
         Piece.RECORD_LOSS: "losses.append(loss.item())",
-        Piece.DIVIDE_LOSS: SHARE.strip() if given.accumulation > 1 else "",
+        Piece.DIVIDE_LOSS: SHARE.strip() if settings.accumulation > 1 else "",
         Piece.BACKWARD: "scaler.scale(loss).backward()" if halved else "loss.backward()",
-        Piece.UNSCALE: "scaler.unscale_(optimizer)" if halved and given.clip else "",
-        Piece.CLIP: f"norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm={given.clip!r})"
-        if given.clip
+        Piece.UNSCALE: "scaler.unscale_(optimizer)" if halved and settings.clip else "",
+        Piece.CLIP: f"norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm={settings.clip!r})"
+        if settings.clip
         else "",
         Piece.OPTIMIZER_STEP: "scaler.step(optimizer)\nscaler.update()" if halved else "optimizer.step()",
-        Piece.SCHEDULER_STEP: "" if given.schedule == "constant" else "scheduler.step()",
+        Piece.SCHEDULER_STEP: "" if settings.schedule == "constant" else "scheduler.step()",
         Piece.ZERO_GRAD: "optimizer.zero_grad()",
         Piece.EVALUATE: EVALUATE.strip(),
-        Piece.KEEP_BEST: KEEP_BEST.strip() if given.keep_best else "",
+        Piece.KEEP_BEST: KEEP_BEST.strip() if settings.keep_best else "",
     }

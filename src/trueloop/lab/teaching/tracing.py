@@ -31,7 +31,7 @@ class MarkedLine:
 
 
 Observer = Callable[[MarkedLine, Mapping[str, Any]], None]
-"""Called with a line and the program's variables after it, which it must not change."""
+"""Called with a line and the program's variables after this line, which the observer must not change."""
 
 
 def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
@@ -60,27 +60,27 @@ def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
 def marked_lines(text: str, marks: Collection[str]) -> dict[int, MarkedLine]:
     """Return the marked lines by number."""
     assigns = _assigned_names(text)
-    rows, found = text.splitlines(), dict[int, MarkedLine]()
+    rows, marked = text.splitlines(), dict[int, MarkedLine]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         mark = token.string.removeprefix("#").partition(":")[0].strip()
         line, column = token.start
         if token.type == tokenize.COMMENT and mark in marks:
             code = rows[line - 1][:column].strip()
-            found[line] = MarkedLine(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
-    return found
+            marked[line] = MarkedLine(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
+    return marked
 
 
 def _assigned_names(text: str) -> dict[int, tuple[str, ...]]:
-    bound: dict[int, tuple[str, ...]] = {}
+    assigned: dict[int, tuple[str, ...]] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign):
             names = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
-            bound[node.lineno] = tuple(names)
-    return bound
+            assigned[node.lineno] = tuple(names)
+    return assigned
 
 
 class _Tracer:
-    """Reports a marked line when the next line starts, that is after it has run."""
+    """Reports a marked line when the next line starts, that is, after the marked line has run."""
 
     def __init__(self, lines: Mapping[int, MarkedLine], observe: Observer) -> None:
         self._lines, self._observe = lines, observe

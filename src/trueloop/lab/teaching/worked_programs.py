@@ -1,4 +1,4 @@
-"""The two programs that the page on the six operations runs: one text each, shown and run as it stands."""
+"""The two programs of page "operations": the page shows and runs the same source code."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -21,20 +21,20 @@ FLOWERS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Six:
-    """What is computed."""
+class SixOperations:
+    """Settings of the program: six operations on one of two examples."""
 
     example: Example = "worked_example"
     optimizer: Optimizer = "sgd"
     lr: float = 0.01
     gamma: float = 0.9
-    """The learning rate is multiplied by this after every update."""
+    """Factor that multiplies the learning rate after every update."""
     updates: int = 1
     hidden: int = 4
-    """Units between the two layers; the worked example has none."""
+    """Number of hidden units; the worked example has none."""
     seed: int = 2
-    """Of the first weights; those of the worked example are given. With 2 each unit of the default's four behaves
-    otherwise: two are open for all flowers, one for some, one for none."""
+    """Seed of the initial weights; the worked example has fixed weights. With 2, two of the four default hidden units
+    are active for all flowers, one for some, one for none."""
 
 
 _OPTIMIZERS: Final = {
@@ -61,7 +61,7 @@ schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma={gamma})  # b
 
 for _ in range({updates}):
     outputs = model(inputs)  # forward
-    outputs.retain_grad()  # so that dL/dy can be seen: training does without
+    outputs.retain_grad()  # to show dL/dy; training does not need it
     loss = loss_fn(outputs, targets)  # loss
     loss.backward()  # backward
     optimizer.step()  # update
@@ -73,7 +73,7 @@ _IRISES: Final = """\
 import torch
 from torch import nn
 
-# Irises, as Fisher printed them in 1936: length and width of the petal in cm, one flower of each species per batch.
+# Irises from Fisher (1936): length and width of the petal in cm, one flower of each species per batch.
 batches = torch.tensor(
     [
 {flowers}
@@ -95,7 +95,7 @@ for number in range({updates}):
     hidden = torch.relu(before)  # forward
     outputs = second(hidden)  # forward
     for each in (before, hidden, outputs):
-        each.retain_grad()  # so that it can be seen: training does without
+        each.retain_grad()  # to show the gradient; training does not need it
     loss = loss_fn(outputs, targets)  # loss
     loss.backward()  # backward
     optimizer.step()  # update
@@ -117,11 +117,11 @@ print(f"loss {loss.item():.4f}, and after the update {loss_again.item():.4f}")
 """
 
 
-def program(six: Six) -> str:
-    """Return the program, runnable as it stands."""
-    optimizer = _OPTIMIZERS[six.optimizer].format(lr=repr(six.lr))
-    settings = {"optimizer": optimizer, "gamma": repr(six.gamma), "updates": six.updates, "after": _AFTER}
-    if six.example == "worked_example":
-        return _WORKED.format(**settings)
+def program(settings: SixOperations) -> str:
+    """Return the program, which runs unchanged as a file."""
+    optimizer = _OPTIMIZERS[settings.optimizer].format(lr=repr(settings.lr))
+    values = {"optimizer": optimizer, "gamma": repr(settings.gamma), "updates": settings.updates, "after": _AFTER}
+    if settings.example == "worked_example":
+        return _WORKED.format(**values)
     flowers = "\n".join(f"        {[list(flower) for flower in batch]}," for batch in FLOWERS)
-    return _IRISES.format(**settings, flowers=flowers, seed=six.seed, hidden=six.hidden)
+    return _IRISES.format(**values, flowers=flowers, seed=settings.seed, hidden=settings.hidden)

@@ -1,1 +1,1 @@
-"""What each page asks, and how it is answered: one file per page."""
+"""The requests of each page and their answers, one module per view."""

@@ -1,4 +1,4 @@
-"""Page "Arena": tracks, practice runs, submissions, rankings and entries."""
+"""Answers page "Arena": tracks, practice runs, submissions, rankings and entries."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ class Query:
     """A request of the page."""
 
     do: Literal["tracks", "board", "script", "practise", "poll", "submit", "entry", "replay"] = "tracks"
-    track: Annotated[str, Bounds(1, 32), "the task"] = "digits"
+    track: Annotated[str, Bounds(1, 32), "name of the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
     seed: Annotated[int, Bounds(0, MAX_SEED), "random seed of a practice run"] = 1
-    name: Annotated[str, Bounds(1, 32), "shown on the leaderboard"] = "anonymous"
+    name: Annotated[str, Bounds(1, 32), "name on the leaderboard"] = "anonymous"
     id: _Number = 0
     since: _Number = 0
 
@@ -72,15 +72,15 @@ def _board(query: Query) -> dict[str, Any]:
     queue.ensure_judging()
     board = queue.leaderboard
     boards = {by: standings(board.judged_entries(track.name, track.fingerprint), by) for by in BOARDS}
-    first = boards["updates"]
-    shown = [row for row in first if row.rank is not None and not row.baseline][:MAX_LEADERS]
-    base = [row for row in first if row.baseline][:1]
+    by_updates = boards["updates"]
+    leaders = [row for row in by_updates if row.rank is not None and not row.baseline][:MAX_LEADERS]
+    baseline = [row for row in by_updates if row.baseline][:1]
     return {
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
         "boards": {by: [_standing(row) for row in rows[:MAX_SHOWN]] for by, rows in boards.items()},
-        "curves": [curve for row in base + shown if (curve := _middle_curve(board, row)) is not None],
-        "queue": [_open(board, row) for row in board.open_entries()],
+        "curves": [curve for row in baseline + leaders if (curve := _middle_curve(board, row)) is not None],
+        "queue": [_entry_state(board, row) for row in board.open_entries()],
         "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
     }
 
@@ -113,7 +113,7 @@ def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
     return {"name": row.name, "baseline": row.baseline, "rank": row.rank, "id": entry.id, "points": points}
 
 
-def _open(board: Leaderboard, row: Row) -> dict[str, Any]:
+def _entry_state(board: Leaderboard, row: Row) -> dict[str, Any]:
     return {
         "id": row.id,
         "track": row.track,
@@ -165,26 +165,24 @@ def _entry(query: Query) -> dict[str, Any]:
         queue.ensure_judging()
     config = json.loads(row.config)
     entry, track = parse_entry(config), TRACKS.get(row.track)
-    same = track is not None and track.fingerprint == row.track_fingerprint
-    rows = (
-        standings(board.judged_entries(row.track, row.track_fingerprint), "updates") if same and not row.is_open else []
-    )
-    mine = next((each for each in rows if row.id in each.ids), None)
+    current = track is not None and track.fingerprint == row.track_fingerprint
+    judged = board.judged_entries(row.track, row.track_fingerprint) if current and not row.is_open else []
+    standing = next((each for each in standings(judged, "updates") if row.id in each.ids), None)
     return {
-        **_open(board, row),
+        **_entry_state(board, row),
         "config": config,
         "changes": entry.non_default_settings(),
         "open": row.is_open,
         "baseline": row.baseline,
-        "rank": mine.rank if mine else None,
-        "together": len(mine.ids) if mine else 1,
+        "rank": standing.rank if standing else None,
+        "together": len(standing.ids) if standing else 1,
         "submitted": row.submitted,
         "seeds": row.seeds,
         "trials": [asdict(trial) for trial in row.trials],
         "versions": row.versions,
         "why": row.why,
         "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
-        "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and same else None,
+        "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and current else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""A small picture of one of the simulator's datasets: points as its script makes them."""
+"""Answers page "Simulator" with some points of a dataset, for a small picture."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,35 +9,35 @@ from trueloop.lab.teaching import datasets
 from trueloop.lab.teaching.simulation import Dataset
 
 NEEDS_TORCH = True
-SHOWN: Final = 150
+SAMPLES: Final = 150
 NOISE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which one."""
+    """The requested dataset."""
 
-    dataset: Annotated[Dataset, "what the points look like"] = "spiral"
+    dataset: Annotated[Dataset, "shape of the points"] = "spiral"
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return [x, y, label] of some points, x and y from -1 to 1; none of digits where there is no scikit-learn."""
+    """Return [x, y, label] of some points, x and y from -1 to 1; no points of digits without scikit-learn."""
     if query.dataset == "digits" and find_spec("sklearn") is None:
         return {"points": []}
-    return {"points": _drawn(query.dataset)}
+    return {"points": _sample_points(query.dataset)}
 
 
 @cache
-def _drawn(dataset: str) -> list[list[float]]:
+def _sample_points(dataset: str) -> list[list[float]]:
     import torch
 
     from trueloop.lab.teaching.program import Program
 
     lines = ["import torch", *datasets.IMPORTS.get(dataset, []), "torch.manual_seed(0)"]
-    program = Program("\n".join([*lines, datasets.data(dataset, SHOWN, NOISE)]), name=f"{dataset}.py")
+    program = Program("\n".join([*lines, datasets.data(dataset, SAMPLES, NOISE)]), name=f"{dataset}.py")
     with torch.random.fork_rng(devices=[]):
         program.run()
-    made = program.names["points"]
-    made = made / made.abs().max()
+    points = program.names["points"]
+    points = points / points.abs().max()
     labels = program.names["labels"].tolist()
-    return [[round(x, 3), round(y, 3), label] for (x, y), label in zip(made.tolist(), labels, strict=True)]
+    return [[round(x, 3), round(y, 3), label] for (x, y), label in zip(points.tolist(), labels, strict=True)]

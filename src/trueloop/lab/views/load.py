@@ -1,4 +1,4 @@
-"""Finds what every page can ask: the modules of this package."""
+"""Loads the views, which are the modules of this package; each answers the requests of one page."""
 
 import importlib
 import pkgutil
@@ -10,22 +10,22 @@ import trueloop.lab.views as package
 
 
 class View(NamedTuple):
-    """How one page's questions are answered."""
+    """The request type of a page, and the function that answers its requests."""
 
     query_type: type[Any]
-    """A frozen dataclass that `trueloop.core.untrusted_input` reads."""
+    """A frozen dataclass that `trueloop.core.untrusted_input` parses."""
     answer: Callable[..., Mapping[str, Any]]
     needs_torch: bool
-    """Answered in the calculator's process, and not in the server's."""
+    """True to answer in a calculator process instead of the server."""
     needs_runs: bool = False
-    """Answered with the runs that the lab may show."""
+    """True to pass the visible runs to `answer`."""
     slow: bool = False
-    """One question at a time: it computes for seconds."""
+    """True if a request takes seconds; only one such request runs at a time."""
 
 
 @cache
 def views() -> Mapping[str, View]:
-    """Return every view by the name of its page."""
+    """Return all views by the name of their page."""
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "load"]
     modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
     return {

@@ -1,4 +1,4 @@
-"""Page "Cheat sheet": the DataLoader's arguments, as the installed torch has them."""
+"""Answers page "Cheat sheet" on the DataLoader arguments of the installed PyTorch."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,11 +10,11 @@ NEEDS_TORCH = True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """There is nothing to choose."""
+    """Request without fields."""
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return every argument with its default and our words, and the version of torch."""
+    """Return every argument with its default and purpose, and the version of torch."""
     import torch
 
     return {"torch": torch.__version__, "arguments": [asdict(argument) for argument in arguments()]}

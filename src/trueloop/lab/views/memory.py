@@ -1,4 +1,4 @@
-"""Page "modes", its second question: what a forward keeps in memory, with and without a graph."""
+"""Answers page "modes" on memory: what a forward pass keeps in memory, with and without a graph."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
@@ -12,44 +12,44 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What to measure."""
+    """Settings of the measurement."""
 
-    depth: Annotated[int, Bounds(1, 6), "blocks of linear, batch norm, ReLU, dropout"] = 4
+    depth: Annotated[int, Bounds(1, 6), "number of blocks of Linear, BatchNorm, ReLU, Dropout"] = 4
     width: Annotated[int, Bounds(8, 256), "units of each layer"] = 128
-    batch: Annotated[int, Bounds(2, 1024), "examples"] = 512
+    batch: Annotated[int, Bounds(2, 1024), "number of examples"] = 512
 
 
 def answer(query: Query) -> dict[str, Any]:
     """Return bytes and seconds of each way to call the model."""
     from trueloop.lab.teaching.saved_activations import Forward, measure
 
-    measured = measure(Forward(**asdict(query)))
-    train, evaluation, no_grad, _ = measured.ways
+    measurement = measure(Forward(**asdict(query)))
+    train, evaluation, no_grad, _ = measurement.ways
     ways = [
         {
             "name": way.name,
             "kept_b": way.kept_b,
-            "highest_b": way.highest_b,
+            "peak_b": way.peak_b,
             "kept": _size(way.kept_b),
-            "highest": _size(way.highest_b),
+            "peak": _size(way.peak_b),
             "for_backward": _size(way.for_backward_b),
             "median": f"{1000 * way.median_s:.2f} ms",
             "alive_mib": [alive_b / MIB for alive_b in way.alive_b],
             "refused": way.refused,
         }
-        for way in measured.ways
+        for way in measurement.ways
     ]
     return {
         "ways": ways,
-        "says": f"In eval mode with a graph the forward keeps {evaluation.kept_b / no_grad.kept_b:.1f} times as much "
-        f"as without one ({_size(evaluation.kept_b)} and {_size(no_grad.kept_b)}, which is the outputs); in train mode "
-        f"{train.kept_b / no_grad.kept_b:.1f} times.",
-        "how": "Kept: storages that the forward has made and that are still alive while its outputs are held, followed "
-        "by weak references. Saved for backward: what hooks on saved tensors see, without parameters, buffers and "
-        f"inputs. Time: the median of {measured.turns} forwards, the four ways in turn, on one thread; the machine may "
-        "be busy with other things.",
-        "printed": measured.printed,
-        "code": highlight(measured.text),
+        "says": f"In eval mode with a graph, the forward pass keeps {_size(evaluation.kept_b)}: "
+        f"{evaluation.kept_b / no_grad.kept_b:.1f} times as much as without a graph, which keeps only the outputs "
+        f"({_size(no_grad.kept_b)}). In train mode it keeps {train.kept_b / no_grad.kept_b:.1f} times as much.",
+        "how": "Kept: storages created in the forward pass that are alive as long as its outputs are, tracked by weak "
+        "references. Saved for backward: tensors passed to saved_tensors_hooks, without parameters, buffers and "
+        f"inputs. Time: median of {measurement.rounds} forward passes on one thread, alternating between the four "
+        "ways; other programs may slow them down.",
+        "printed": measurement.printed,
+        "code": highlight(measurement.text),
     }
 
 

@@ -1,4 +1,4 @@
-"""One update of a small model, picked from the run that the arithmetic page shows."""
+"""Answers page "Arithmetic" on one update of a small model, from the run that the page shows."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,16 +11,16 @@ NEEDS_TORCH = True
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Give the step, stage by stage, and the program that computed it; or say why it is too large."""
+    """Return the update, its stages and its program; or a message if it is too large."""
     from trueloop.lab.teaching.one_update import step
 
-    refused = too_large(query.plan())
-    if refused:
-        return {"too_large": refused}
-    made = step(query)
+    message = too_large(query.plan())
+    if message:
+        return {"too_large": message}
+    update = step(query)
     return {
         "too_large": "",
-        **asdict(made),
-        "stages": [asdict(stage) for stage in made.stages()],
+        **asdict(update),
+        "stages": [asdict(stage) for stage in update.stages()],
         "code": highlight(one_step(query).rstrip()),
     }

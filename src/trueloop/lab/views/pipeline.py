@@ -1,4 +1,4 @@
-"""A data pipeline at work: examples, sampler, workers, collate, batches."""
+"""Answers page "Data pipeline": the examples, the orders of the sampler, the batches, and the program."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,8 +11,8 @@ NEEDS_TORCH = True
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Give all that was drawn in two epochs, and the program that drew it."""
-    from trueloop.lab.teaching.pipeline import drawn
+    """Return the batches of two epochs, and the program that drew them."""
+    from trueloop.lab.teaching.pipeline import run_pipeline
 
     program = pipeline(query)
-    return {**asdict(drawn(query, program)), "code": highlight(program.text.rstrip())}
+    return {**asdict(run_pipeline(query, program)), "code": highlight(program.text.rstrip())}

@@ -1,4 +1,4 @@
-"""Page "Production loop": the program of a selection, its chart, the Trainer call that equals it, and what it costs."""
+"""Answers page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,16 +10,16 @@ from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.components import COMPONENTS
 from trueloop.lab.teaching.production.costs import CLOCKS, MODELS, costs
-from trueloop.lab.teaching.production.program import Program, trainer_program, write
+from trueloop.lab.teaching.production.program import Program, production_program, trainer_program
 from trueloop.lab.teaching.production.selection import Selection
 
 
 def new_lines(before: str, now: str) -> list[int]:
-    """Return the numbers, from 1, of the non-blank lines of ``now`` that ``before`` lacks."""
+    """Return the line numbers, from 1, of the non-blank lines of ``now`` that ``before`` lacks."""
     old, new = before.splitlines(), now.splitlines()
-    same = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    kept = {block.b + place for block in same for place in range(block.size)}
-    return [place + 1 for place, line in enumerate(new) if place not in kept and line.strip()]
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    common = {block.b + offset for block in blocks for offset in range(block.size)}
+    return [index + 1 for index, line in enumerate(new) if index not in common and line.strip()]
 
 
 def removed_lines(before: str, now: str) -> list[str]:
@@ -33,27 +33,27 @@ NEEDS_TORCH = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is on now, and what was on before."""
+    """The requested selection, and the selection that the page shows until then."""
 
-    selection: Annotated[Selection, "what the loop has"] = field(default_factory=Selection)
-    before: Annotated[Selection | None, "what the page shows now: the answer marks what is new against it"] = None
+    selection: Annotated[Selection, "components of the loop"] = field(default_factory=Selection)
+    before: Annotated[Selection | None, "selection on the page; the answer marks what is new compared with it"] = None
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return texts as coloured lines with what is new in them, the chart, the components and the table of costs."""
+    """Return the highlighted programs with their new lines, the chart, the components and the table of costs."""
     on = query.selection.completed()
-    program, trainer = write(on), trainer_program(on)
+    program, trainer = production_program(on), trainer_program(on)
     before = query.before
-    was = write(before) if before else None
-    added = [name for name in on.words if name not in query.selection.words]
+    old_program = production_program(before) if before else None
+    added = [name for name in on.enabled if name not in query.selection.enabled]
     return {
         "selection": asdict(on),
-        "on": list(on.words),
-        "added": [{"name": name, "because": "Early stopping judges by an evaluation."} for name in added],
+        "on": list(on.enabled),
+        "added": [{"name": name, "because": "Early stopping needs an evaluation."} for name in added],
         "components": _components(on),
-        "program": _program_json(program, was),
+        "program": _program_json(program, old_program),
         "trainer": _program_json(trainer, trainer_program(before) if before else None),
-        "chart": _chart_json(chart(on, program), chart(before, was) if before and was else None),
+        "chart": _chart_json(chart(on, program), chart(before, old_program) if before and old_program else None),
         "costs": _costs(on),
     }
 
@@ -64,7 +64,7 @@ def _components(on: Selection) -> list[dict[str, Any]]:
         {
             **asdict(component),
             "name": name,
-            "on": name in on.words,
+            "on": name in on.enabled,
             "codes": [{"code": code, "title": known[code].failure.title} for code in component.codes],
         }
         for name, component in COMPONENTS.items()
@@ -82,13 +82,13 @@ def _program_json(now: Program, before: Program | None) -> dict[str, Any]:
 
 
 def _chart_json(now: Chart, before: Chart | None) -> dict[str, Any]:
-    old = {(box.name, box.words) for box in before.boxes} if before else None
-    boxes = [{**asdict(box), "new": old is not None and (box.name, box.words) not in old} for box in now.boxes]
+    old = {(box.name, box.text) for box in before.boxes} if before else None
+    boxes = [{**asdict(box), "new": old is not None and (box.name, box.text) not in old} for box in now.boxes]
     return {"boxes": boxes, "edges": [edge._asdict() for edge in now.edges]}
 
 
 def _costs(on: Selection) -> dict[str, Any]:
-    found = costs()
+    table = costs()
     models: Sequence[str] = list(MODELS)
     rows = [
         {
@@ -98,11 +98,11 @@ def _costs(on: Selection) -> dict[str, Any]:
             "lines": row.lines,
             "ratios": {model: {clock: asdict(row.ratios[model, clock]) for clock in CLOCKS} for model in models},
         }
-        for row in found.rows
+        for row in table.rows
     ]
-    return {"models": dict(MODELS), "rows": rows, "measured_on": found.measured_on}
+    return {"models": dict(MODELS), "rows": rows, "measured_on": table.measured_on}
 
 
 def _is_on(row: str, on: Selection) -> bool:
-    first, _, kind = row.partition(" ")
-    return kind == on.precision if kind else first in on.words
+    component, _, precision = row.partition(" ")
+    return precision == on.precision if precision else component in on.enabled

@@ -1,4 +1,4 @@
-"""Page "Cheat sheet": everything worth looking up, on two printed pages."""
+"""Answers page "Cheat sheet", which prints on two pages."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,11 +11,11 @@ NEEDS_TORCH = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """There is one sheet, and nothing to ask of it."""
+    """Request without fields."""
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return all parts of the sheet but the loader's arguments: those wait for torch, in a view of their own."""
+    """Return all parts of the sheet except the DataLoader arguments, which need torch and have their own view."""
     return {
         "sizes": cheat_sheet.sizes(),
         "terms": [{"word": word, "says": says} for word, says in cheat_sheet.terms().items()],

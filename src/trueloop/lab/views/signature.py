@@ -1,4 +1,4 @@
-"""Page "Bug signatures": curves of the correct and the broken teaching script from several seeds."""
+"""Answers page "Bug signatures" with curves of the correct and the broken teaching script from several seeds."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 NEEDS_TORCH = True
 SLOW = True
-"""One question of this kind at a time, so that quick ones find a process that is free."""
+"""At most one such request is computed at a time, so that a process is free for quick requests."""
 TIME_PER_ANSWER_S: Final = 1.5  # of computing per request; the page then requests the rest
 MAX_RECENT: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which failure."""
+    """The requested failure."""
 
     code: Annotated[str, Bounds(1, 60), "a code or name of the catalogue"]
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return the curves and what the sanitizer said; "done" of "of" seeds where more time is needed."""
+    """Return the curves and the finding; or, if more time is needed, "done": the number of finished seeds."""
     entry = find_failure(query.code)
     if entry is None:
         raise InvalidConfig(f"There is no failure {query.code!r}.", fix="trueloop failures lists all.")
@@ -63,12 +63,13 @@ def answer(query: Query) -> dict[str, Any]:
 
 
 def _key(entry: Entry, both: Pair, *more: str) -> str:
-    told_by = entry.failure.detector or entry.failure.inject  # an inject may be a partial, which has no file of its own
-    file = inspect.getsourcefile(getattr(told_by, "func", told_by)) if told_by else None
+    function = entry.failure.detector or entry.failure.inject
+    function = getattr(function, "func", function)  # an inject may be a partial
+    path = inspect.getsourcefile(function) if function else None
     source = ""
-    if file:
-        with open(file, encoding="utf-8") as text:  # noqa: PTH123 - as inspect names it
-            source = text.read()
+    if path:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - inspect returns a string
+            source = file.read()
     return both.key(__version__, version("torch"), source, *more)
 
 
@@ -79,12 +80,12 @@ def _compute(entry: Entry, cache: DiskCache, key: str) -> dict[str, Any]:
     for seed in SEEDS:
         assert entry.failure.inject is not None
         both = pair(entry.failure.inject, seed)
-        found = _load_seed(entry, both, cache)
-        if found is None:
+        result = _load_seed(entry, both, cache)
+        if result is None:
             if ran and perf_counter() - start_s > TIME_PER_ANSWER_S:
                 return {"done": len(seeds)}
-            found, ran = _run_and_store(entry, both, cache), True
-        seeds.append(found)
+            result, ran = _run_and_store(entry, both, cache), True
+        seeds.append(result)
     data = {
         "plots": plots([seed.healthy for seed in seeds], [seed.broken for seed in seeds]),
         "raised": seeds[0].broken.raised,
@@ -99,7 +100,7 @@ def _compute(entry: Entry, cache: DiskCache, key: str) -> dict[str, Any]:
 
 
 class _Seed(NamedTuple):
-    """What both scripts did from one seed."""
+    """The recordings of both scripts from one seed."""
 
     healthy: Recording
     broken: Recording
@@ -107,11 +108,11 @@ class _Seed(NamedTuple):
 
 
 _RECENT: OrderedDict[str, _Seed] = OrderedDict()
-"""The newest ones by key: used when the disk cache cannot be written."""
+"""The newest results by key, used if the disk cache cannot be written."""
 
 
 def _load_seed(entry: Entry, both: Pair, cache: DiskCache) -> _Seed | None:
-    """Return what was run before, by this process or another one."""
+    """Return the stored result of a seed, from this process or another one."""
     key = _key(entry, both, "one seed")
     if key in _RECENT:
         return _RECENT[key]
@@ -125,29 +126,29 @@ def _load_seed(entry: Entry, both: Pair, cache: DiskCache) -> _Seed | None:
 
 
 def _run_and_store(entry: Entry, both: Pair, cache: DiskCache) -> _Seed:
-    key, found = _key(entry, both, "one seed"), _run(entry, both)
-    cache.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
-    _RECENT[key] = found
+    key, seed = _key(entry, both, "one seed"), _run(entry, both)
+    cache.put(key, to_json_value(seed._asdict() | {"healthy": asdict(seed.healthy), "broken": asdict(seed.broken)}))
+    _RECENT[key] = seed
     while len(_RECENT) > MAX_RECENT:
         _RECENT.popitem(last=False)
-    return found
+    return seed
 
 
 def _run(entry: Entry, both: Pair) -> _Seed:
-    """Run both scripts, the broken one watched for this failure."""
+    """Run both scripts; the sanitizer watches the broken one for this failure."""
     from trueloop.sanitizer.dispatch import WatchedFailure
     from trueloop.sanitizer.watch import Watch
 
     healthy = _healthy(both.healthy, both.simulation)
     watch = Watch([WatchedFailure(entry.failure, entry.slug)])
     broken = record(both.broken, both.simulation, partial(_run_watched, watch))
-    found = next((finding for finding in watch.report().findings if finding.code == entry.code), None)
-    return _Seed(healthy, broken, finding_to_json(replace(found, related=())) if found else None)
+    finding = next((each for each in watch.report().findings if each.code == entry.code), None)
+    return _Seed(healthy, broken, finding_to_json(replace(finding, related=())) if finding else None)
 
 
 @lru_cache(maxsize=12)
 def _healthy(text: str, simulation: Simulation) -> Recording:
-    """Run the correct script, which most failures share, under the sanitizer too, so that memory is comparable."""
+    """Run the correct script, which most failures share; also under the sanitizer, so that memory is comparable."""
     from trueloop.sanitizer.watch import Watch
 
     return record(text, simulation, partial(_run_watched, Watch(())))
@@ -160,9 +161,9 @@ def _run_watched(watch: Any, play: Play) -> None:
 
 
 def _address(entry: Entry, simulation: Simulation) -> str:
-    """Return the simulator's page with the same settings, this failure in them, and a twin run without it."""
-    usual: Mapping[str, Any] = asdict(Simulation())
-    params = {name: _format_param(value) for name, value in asdict(simulation).items() if value != usual[name]}
+    """Return the address of the simulator page with these settings, this failure, and a twin run without it."""
+    defaults: Mapping[str, Any] = asdict(Simulation())
+    params = {name: _format_param(value) for name, value in asdict(simulation).items() if value != defaults[name]}
     return f"#/simulator?{urlencode({**params, 'bugs': entry.code, 'twin': 1})}"
 
 

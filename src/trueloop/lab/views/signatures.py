@@ -1,4 +1,4 @@
-"""The table of silent failures, and the page of each: all from the catalogue, nothing computed."""
+"""Answers page "Bug signatures": the table of silent failures and the page of each, from the catalogue."""
 
 import re
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH = False
 NO_CURVES: Final = (
-    "The teaching loop has no single operation that could be broken this way, so there are no curves: the page and "
-    "the two scripts tell it."
+    "This failure cannot be injected into the teaching loop, so there are no curves. The page and the two scripts "
+    "explain it."
 )
 _PIECES: Final = re.compile(r"``(?P<code>[^`]+)``|(?P<link>https://[^\s<>\"]+[^\s<>\".,;:)])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """The table, or one page."""
+    """Request for the table, or for the page of one failure."""
 
     what: Literal["table", "page"] = "table"
     code: Annotated[str, Bounds(0, 60), "a code or name of the catalogue"] = ""
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Answer one question."""
+    """Return the table or the page."""
     if query.what == "table":
         return table()
     entry = find_failure(query.code)
@@ -74,7 +74,7 @@ def _page(entry: Entry) -> dict[str, Any]:
 
 
 def _blocks(text: str) -> Iterator[dict[str, Any]]:
-    """Cut a section into paragraphs, lists and code, each as pieces of text, code or address."""
+    """Split a section into paragraphs, lists and code blocks; text is split into words, code and links."""
     for part in re.split(r"\n\s*\n", join_wrapped_lines(text)):
         lines = [line for line in part.splitlines() if line.strip()]
         if not lines:
@@ -98,10 +98,10 @@ def _items(lines: list[str]) -> list[str]:
 
 
 def _pieces(text: str) -> list[tuple[str, str]]:
-    """Cut a text into ("", words), ("code", ...) and ("link", https address)."""
+    """Split a text into ("", words), ("code", ...) and ("link", https address)."""
     pieces: list[tuple[str, str]] = []
-    place = 0
-    for found in _PIECES.finditer(text):
-        pieces += [("", text[place : found.start()]), (found.lastgroup or "", found.group(found.lastgroup or 0))]
-        place = found.end()
-    return [piece for piece in [*pieces, ("", text[place:])] if piece[1]]
+    end = 0
+    for match in _PIECES.finditer(text):
+        pieces += [("", text[end : match.start()]), (match.lastgroup or "", match.group(match.lastgroup or 0))]
+        end = match.end()
+    return [piece for piece in [*pieces, ("", text[end:])] if piece[1]]

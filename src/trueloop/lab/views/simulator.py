@@ -1,4 +1,4 @@
-"""The simulator before anything runs: what can be set, which failures can be put in, and the script that would run."""
+"""Answers page "Simulator" before a run: the settings, the failures that can be injected, and the generated script."""
 
 import re
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ Code = Annotated[str, Bounds(1, 12)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A simulation, and what is broken in it."""
+    """A simulation and the failures injected into it."""
 
     config: Simulation = field(default_factory=Simulation)
-    bugs: Annotated[tuple[Code, ...], Bounds(0, 8), "codes of the catalogue"] = ()
+    bugs: Annotated[tuple[Code, ...], Bounds(0, 8), "codes of failures in the catalogue"] = ()
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return the script, the lines that are broken, and for every failure whether it can be put in as well."""
-    chosen = [_injectable(code) for code in dict.fromkeys(query.bugs)]
+    """Return the script, the lines that failures have changed, and whether each other failure can be added."""
+    selected = [_injectable(code) for code in dict.fromkeys(query.bugs)]
     try:
-        loop, config = write_script(query.config, _injects(chosen))
-    except CannotInject as lack:
-        raise InvalidConfig(lack.what, why=lack.why, fix=lack.fix) from None
+        loop, config = write_script(query.config, _injects(selected))
+    except CannotInject as error:
+        raise InvalidConfig(error.what, why=error.why, fix=error.fix) from None
     return {
         "config": asdict(config),
         "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
-        "bugs": [_bug(entry, chosen, query.config) for entry in INJECTABLE],
+        "bugs": [_bug(entry, selected, query.config) for entry in INJECTABLE],
         "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],
     }
 
@@ -53,17 +53,17 @@ def _experiment(name: str, scenario: Scenario) -> dict[str, Any]:
     return {"name": name, "title": scenario.title, "claim": scenario.claim, "runs": runs}
 
 
-def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str, Any]:
-    """Describe a failure as a switch: what it is, and what putting it in would change or is against it."""
-    rest = [other for other in chosen if other is not entry]
+def _bug(entry: Entry, selected: Sequence[Entry], config: Simulation) -> dict[str, Any]:
+    """Describe a failure, the settings that its injection would change, and any reason against the injection."""
+    others = [other for other in selected if other is not entry]
     changes, against = dict[str, Any](), ""
     try:
-        before = write_script(config, _injects(rest)).simulation
-        after = asdict(write_script(config, _injects([*rest, entry])).simulation)
+        before = write_script(config, _injects(others)).simulation
+        after = asdict(write_script(config, _injects([*others, entry])).simulation)
         changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
-    except CannotInject as lack:
-        against = " ".join(filter(None, (lack.what, lack.fix)))
-    except InvalidConfig as error:  # what it needs cannot be trained with the rest
+    except CannotInject as error:
+        against = " ".join(filter(None, (error.what, error.fix)))
+    except InvalidConfig as error:  # the settings that it needs are invalid together with the others
         against = error.what
     symptom = join_wrapped_lines(dict(split_sections(entry.failure.doc)).get("What you see", ""))
     return {

@@ -1,4 +1,4 @@
-"""Page "Watch a run": a list of runs, and the state of each chosen one."""
+"""Answers page "Watch a run": a list of runs, and the state of each selected run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -38,8 +38,8 @@ class Query:
 
     what: Literal["list", "poll", "code"] = "list"
     search: Annotated[str, Bounds(0, 80), "text in a run's name, recipe or state"] = ""
-    runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "which runs"] = ()
-    versions: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "the versions that the page has"] = ()
+    runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "ids of runs"] = ()
+    versions: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "versions that the page shows"] = ()
 
 
 def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
 
 
 def _code(query: Query, runs: VisibleRuns) -> str:
-    """Return Python code that reads the first of the runs."""
+    """Return Python code that reads the first requested run."""
     run_id = query.runs[0] if query.runs else ""
     kind, _, name = run_id.partition("/")
     if kind == "live":

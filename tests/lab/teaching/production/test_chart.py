@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trueloop.lab.teaching.production.chart import Chart, chart
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
 CHOSEN = [Selection(), selected(*NAMES, precision="fp16"), *(selected(name) for name in NAMES)]
@@ -13,22 +13,22 @@ PIECES_WITHOUT_A_BOX = {"settings", "totals"}
 
 
 def drawn(selection: Selection) -> Chart:
-    return chart(selection, write(selection))
+    return chart(selection, production_program(selection))
 
 
 def ways(of: Chart) -> set[tuple[str, str, str]]:
-    return {(of.boxes[edge.start].name, of.boxes[edge.end].name, edge.words) for edge in of.edges}
+    return {(of.boxes[edge.start].name, of.boxes[edge.end].name, edge.label) for edge in of.edges}
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.words) or "minimal")
+@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
 def test_every_piece_of_the_text_has_its_box(selection):
-    program = write(selection)
+    program = production_program(selection)
     held = {place for box in chart(selection, program).boxes for place in box.lines}
     for span in program.spans:
         assert ((span.first, span.last) in held) == (span.name not in PIECES_WITHOUT_A_BOX), span.name
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.words) or "minimal")
+@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
 def test_every_box_can_be_reached_and_can_reach_the_end(selection):
     found = drawn(selection)
     for turned in (False, True):
@@ -41,24 +41,24 @@ def test_every_box_can_be_reached_and_can_reach_the_end(selection):
         assert reached == set(range(len(found.boxes)))
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.words) or "minimal")
+@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
 def test_a_question_has_two_answers_and_nothing_else_forks(selection):
     found = drawn(selection)
     for place, box in enumerate(found.boxes):
-        answers = sorted(edge.words for edge in found.edges if edge.start == place)
+        answers = sorted(edge.label for edge in found.edges if edge.start == place)
         assert answers == {"ask": ["no", "yes"], "do": [""], "end": []}[box.kind], box
     for edge in found.edges:
         assert {"down": edge.end == edge.start + 1, "back": edge.end < edge.start, "skip": edge.end > edge.start + 1}[
-            edge.way
+            edge.direction
         ]
 
 
 def test_ways_on_one_lane_do_not_cross():
     for selection in CHOSEN:
-        around = [edge for edge in drawn(selection).edges if edge.way != "down"]
+        around = [edge for edge in drawn(selection).edges if edge.direction != "down"]
         for one in around:
             for other in around:
-                if one is not other and (one.way, one.lane) == (other.way, other.lane):
+                if one is not other and (one.direction, one.lane) == (other.direction, other.lane):
                     low, high = sorted([sorted(one[:2]), sorted(other[:2])])
                     assert low[1] <= high[0] or low[1] >= high[1]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from trueloop.failures.load import catalogue
-from trueloop.lab.teaching.production.program import trainer_program, write
+from trueloop.lab.teaching.production.program import production_program, trainer_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 from trueloop.lint.check_file import ActiveRule, lint_text
 
@@ -25,7 +25,7 @@ TRAINER_SELECTIONS = [
     selected(*NAMES),
     selected(*NAMES, precision="fp16"),
 ]
-named = {"ids": lambda on: f"{on.precision}+{'+'.join(on.words)}"}
+named = {"ids": lambda on: f"{on.precision}+{'+'.join(on.enabled)}"}
 
 
 def test_trainer_programs_pass_ruff(tmp_path: Path):
@@ -40,7 +40,7 @@ def test_trainer_programs_pass_ruff(tmp_path: Path):
 @pytest.mark.parametrize("selection", TRAINER_SELECTIONS, **named)
 def test_the_trainer_reaches_the_same_weights(selection, nothing_drawn, capsys):
     """Where every update is over all of the data, in whatever order, and nothing is dropped, both compute the same."""
-    ours, theirs = trainer_program(selection).text, write(selection).text
+    ours, theirs = trainer_program(selection).text, production_program(selection).text
     for text in (ours, theirs):
         assert text.count("Dropout(0.2)") == 1
     in_common = {"Dropout(0.2)": "Dropout(0.0)", "\nmodel = ": "\ntorch.manual_seed(5)\nmodel = "}
@@ -68,7 +68,10 @@ PRECISIONS = ("off", "bf16", "fp16")
 @functools.cache
 def every() -> dict[Selection, str]:
     """Return the text of every selection."""
-    return {selection: write(selection).text for selection in dict.fromkeys(one.completed() for one in switched())}
+    return {
+        selection: production_program(selection).text
+        for selection in dict.fromkeys(one.completed() for one in switched())
+    }
 
 
 def switched() -> Iterator[Selection]:
@@ -123,15 +126,15 @@ def test_the_linter_finds_nothing():
 
 
 def test_a_component_brings_lines_and_takes_only_those_it_changes():
-    minimal = write(Selection()).text.splitlines()
+    minimal = production_program(Selection()).text.splitlines()
     for name in NAMES:
-        grown = write(selected(name)).text.splitlines()
+        grown = production_program(selected(name)).text.splitlines()
         assert len(grown) > len(minimal)
         assert len(set(minimal) - set(grown)) <= 8, f"{name} rewrites the loop"
 
 
 def test_a_piece_can_be_replaced_and_found_again():
-    program = write(Selection(), {"model": "model = nn.Linear(64, 10).to(device)"})
+    program = production_program(Selection(), {"model": "model = nn.Linear(64, 10).to(device)"})
     assert program.part("model") == "model = nn.Linear(64, 10).to(device)\n"
     assert program.part("update", "clear") == "        optimizer.step()\n        optimizer.zero_grad()\n"
     before, loop = program.halves
@@ -165,10 +168,10 @@ def weights(names: dict[str, object]) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(names["model"].parameters()).detach()
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: f"{on.precision}+{'+'.join(on.words)}")
+@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: f"{on.precision}+{'+'.join(on.enabled)}")
 def test_it_trains_and_the_sanitizer_finds_nothing(selection: Selection, watched_run, tmp_path: Path, capsys):
     script = tmp_path / "train.py"
-    script.write_text(shortened(write(selection).text, epochs=4))
+    script.write_text(shortened(production_program(selection).text, epochs=4))
     done = watched_run(script)
     assert done.words == []
     assert done.report.problems == ()
@@ -181,7 +184,7 @@ def test_it_trains_and_the_sanitizer_finds_nothing(selection: Selection, watched
 
 
 def test_the_records_hold_what_is_on():
-    run(shortened(write(selected("logging", "evaluation", "clipping", "schedule")).text))
+    run(shortened(production_program(selected("logging", "evaluation", "clipping", "schedule")).text))
     first, second = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert second["train_loss"] < first["train_loss"]
@@ -191,7 +194,7 @@ def test_the_records_hold_what_is_on():
 
 def test_accumulation_is_one_batch_to_rounding():
     """Whatever the pieces, the update is that of the big batch, in the short window at the end of the epoch too."""
-    whole = shortened(write(selected("accumulation", "schedule", "clipping")).text).replace(
+    whole = shortened(production_program(selected("accumulation", "schedule", "clipping")).text).replace(
         "Dropout(0.2)", "Dropout(0.0)"
     )
     whole = whole.replace("torch.float32", "torch.float64").replace("\nmodel =", "\ntorch.manual_seed(1)\nmodel =")
@@ -208,7 +211,7 @@ class Stopped(BaseException):
 
 @pytest.mark.parametrize("precision", ["off", "fp16"])
 def test_a_run_that_was_stopped_while_saving_goes_on_bitwise(precision, monkeypatch: pytest.MonkeyPatch):
-    text = shortened(write(everything[precision]).text, epochs=4)
+    text = shortened(production_program(everything[precision]).text, epochs=4)
     undisturbed = weights(run(text))
     Path("checkpoint.pt").unlink()
     saved = 0
@@ -232,7 +235,7 @@ def test_a_run_that_was_stopped_while_saving_goes_on_bitwise(precision, monkeypa
 
 
 def test_early_stopping_ends_with_the_best_weights_also_when_it_is_started_again():
-    text = write(selected("early_stopping", "checkpoint", "seeding")).text
+    text = production_program(selected("early_stopping", "checkpoint", "seeding")).text
     text = text.replace("lr=3e-3", "lr=0.3").replace("EPOCHS = 10", "EPOCHS = 40")
     names = run(text)
     assert names["stale"] == 3

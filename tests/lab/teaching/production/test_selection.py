@@ -12,9 +12,9 @@ def test_early_stopping_brings_the_evaluation_it_judges_by():
 
 
 def test_the_words_name_what_is_on():
-    assert Selection().words == ()
-    assert selected("precision", "clipping", precision="fp16").words == ("precision", "clipping")
-    assert selected(*NAMES).words == NAMES
+    assert Selection().enabled == ()
+    assert selected("precision", "clipping", precision="fp16").enabled == ("precision", "clipping")
+    assert selected(*NAMES).enabled == NAMES
 
 
 def test_a_stranger_may_ask_for_one():

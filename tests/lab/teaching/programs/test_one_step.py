@@ -16,7 +16,9 @@ def test_an_update_that_the_epoch_does_not_have_is_refused():
 
 def test_what_is_too_large_is_said():
     assert too_large(OneStep().plan()) == ""
-    assert too_large(OneStep(dataset=10**12, batch=10**6).plan()).startswith("An update here takes 1,000,000 examples")
+    assert too_large(OneStep(dataset=10**12, batch=10**6).plan()).startswith(
+        "An update of this run has 1,000,000 examples"
+    )
     assert too_large(OneStep(dataset=10**12, batch=1, accumulate=1000).plan())
     assert too_large(OneStep(dataset=500, batch=10**6).plan()) == ""
 

@@ -1,5 +1,5 @@
 // @ts-check
-// The arena: choose a track, configure a loop, practise, hand in, see who is ahead.
+// The arena: choose a track, configure a loop, practise, submit, compare with the leaderboard.
 import { codePanel } from "../code.js";
 import { fromText, form } from "../controls.js";
 import { fill, h, later, number } from "../dom.js";
@@ -92,7 +92,7 @@ export async function mount(root, { params, setParams, announce }) {
   await refresh();
   const timer = setInterval(() => { if (!document.hidden) refresh(); }, 5000);
 
-  /** Show what an optimizer has, and leave the others away. */
+  /** Show only the settings that the optimizer has. */
   function fitting() {
     const has = (/** @type {string} */ name) => name === "momentum" ? MOMENTUM.includes(values.optimizer) : !["beta1", "beta2"].includes(name) || MOMENTS.includes(values.optimizer);
     groups.forEach(({ made, only }) => { for (const name of only) made.field(/** @type {string} */ (name)).hidden = !has(/** @type {string} */ (name)); });
@@ -109,7 +109,7 @@ export async function mount(root, { params, setParams, announce }) {
     settled();
   }
 
-  /** Begin from a configuration. @param {Record<string, any>} config @param {string} [on] its track */
+  /** Load a configuration. @param {Record<string, any>} config @param {string} [on] its track */
   function take(config, on) {
     const other = answer.tracks.find((/** @type {any} */ each) => each.name === on);
     if (other && other !== track) choose(other, config);
@@ -149,7 +149,7 @@ export async function mount(root, { params, setParams, announce }) {
     button();
   }
 
-  /** What the button says and whether it can be pressed: not twice, while the referee starts. */
+  /** Update the text and state of the button: it is disabled while the judge starts. */
   function button() {
     fill(go, starting ? "Starting …" : watching ? "↻ Practise again" : "▶ Practise");
     go.disabled = refused || starting;
@@ -229,7 +229,7 @@ export async function mount(root, { params, setParams, announce }) {
 /** @param {number} share */
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-/** What the address says of the settings. @param {any[]} settings @param {URLSearchParams} params */
+/** Parse the settings in the address. @param {any[]} settings @param {URLSearchParams} params */
 function given(settings, params) {
   const found = settings.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]);
   return Object.fromEntries(found);

@@ -42,7 +42,7 @@ export async function mount(root, { params, setParams, announce }) {
     announce,
     lr: Number(params.get("lr")) || RATE,
     onrate: () => remember(),
-    next: () => { Object.assign(place, latest.moves.update); return update(); },
+    next: () => { Object.assign(place, latest.targets.update); return update(); },
   });
   fill(root,
     h("div", { class: "columns" },
@@ -55,7 +55,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let latest = null;
   let gone = false;
-  let room = 0;
+  let maxMarks = 0;
 
   async function update() {
     const wrong = empty() ?? outOfBounds(own, inputs.values);
@@ -64,8 +64,8 @@ export async function mount(root, { params, setParams, announce }) {
     awaited.textContent = wrong ? "The counts appear once the sizes are valid." : "Computing the counts …";
     if (wrong) return line.pause();
     try {
-      room = line.room();
-      const answer = await asking({ ...inputs.values, ...place, room });
+      maxMarks = line.maxMarks();
+      const answer = await asking({ ...inputs.values, ...place, max_marks: maxMarks });
       if (answer === null || gone) return;
       latest = answer;
       Object.assign(place, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
@@ -84,7 +84,7 @@ export async function mount(root, { params, setParams, announce }) {
     setParams({ ...changed(own, inputs.values, place), ...(step.lr !== RATE && { lr: String(step.lr) }) });
   }
 
-  /** A size that is being edited. */
+  /** Return the error of a size whose input is empty, or null. */
   function empty() {
     const name = SIZES.find((size) => typeof inputs.values[size] !== "string" && inputs.field(size).querySelector("input")?.value === "");
     return name ? { what: `${name} is empty.`, fix: "It must be a whole number." } : null;
@@ -103,7 +103,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   const soon = later(update, 120);
-  const resized = later(() => latest && line.room() !== room && update(), 200);
+  const resized = later(() => latest && line.maxMarks() !== maxMarks && update(), 200);
   const watching = new ResizeObserver(resized);
   watching.observe(line.element);
   await update();
@@ -121,7 +121,7 @@ function numbersOf(name, rows) {
     h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.says)))));
 }
 
-/** Read what an address asks for; what it does not say is the default, what it cannot mean is refused as if typed.
+/** Parse the settings in an address; an invalid value is refused like a typed one.
  * @param {any[]} fields @param {URLSearchParams} params */
 function from(fields, params) {
   /** @type {Record<string, any>} */
@@ -140,7 +140,7 @@ function changed(fields, values, place) {
   return Object.fromEntries([...said, ...Object.entries(place).filter(([, at]) => at > 0).map(([name, at]) => [name, String(at)])]);
 }
 
-/** Say which size cannot be, before anybody is asked; the bounds are the server's.
+/** Return the error of a size that is out of the server's bounds, or null, without a request.
  * @param {any[]} fields @param {Record<string, any>} values */
 function outOfBounds(fields, values) {
   for (const { name, kind, lowest, highest, optional } of fields) {

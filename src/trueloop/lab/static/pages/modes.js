@@ -1,5 +1,5 @@
 // @ts-check
-// Train and eval: the same network twice, on the same inputs; and what a forward keeps in memory.
+// Train and eval: the same network twice, on the same inputs; and the memory that a forward pass keeps.
 import { codePanel } from "../code.js";
 import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
@@ -78,7 +78,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (data.refused) return `Pass ${pass}: train mode refuses a batch of one, eval mode accepts it.`;
     if (pass === 1) return "Pass 1: the outputs differ, because train mode used batch statistics and masked units.";
     const [one, other] = [data.left[pass - 1], data.right[pass - 1]];
-    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${one.farthest}`}; the right ones ${other.same_as_before ? "are bitwise equal" : `differ by up to ${other.farthest}`}.`;
+    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${one.max_difference}`}; the right ones ${other.same_as_before ? "are bitwise equal" : `differ by up to ${other.max_difference}`}.`;
   }
 
   await load();

@@ -1,5 +1,5 @@
 // @ts-check
-// The six operations: a run that the server has traced line by line, walked through forward and back.
+// The six operations: a run that the server has traced line by line, to step through forwards and backwards.
 import { codePanel } from "../code.js";
 import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
@@ -12,7 +12,7 @@ export const title = "The six operations";
 export const lead = "Every training loop repeats the same six operations. Step through them in real PyTorch, forwards and backwards, and see which tensors each one changes.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
-/** The colour of what an operation makes: values, gradients, updates. @type {Record<string, string>} */
+/** Operation -> colour of its results: values, gradients, updates. @type {Record<string, string>} */
 const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
 /** @type {Record<string, string>} */
 const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
@@ -24,7 +24,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
   let step = Number(params.get("step")) || 0;
-  let awaited = ""; // an operation that was asked for before there was anything to show
+  let awaited = ""; // an operation that was requested before the trace arrived
   const fields = await described("operations");
   const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
   const question = newest("operations");
@@ -39,7 +39,7 @@ export async function mount(root, { params, setParams, announce }) {
   const words = h("blockquote", { class: "error torch-words", hidden: true });
   const graph = graphPanel({ pick: (at) => playing.go(at) });
   const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran: the values above were read from its variables after each marked line." });
-  const playing = player({ count: () => trace?.moments.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
+  const playing = player({ count: () => trace?.states.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
     values: asked, labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
     onchange: later((_, name) => { if (name === "example") step = 0; load(); }),
@@ -82,14 +82,14 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** To an operation of the update that is shown, or else of the first. @param {string} name */
+  /** Go to an operation of the current update, or of the first one. @param {string} name */
   function jump(name) {
     if (!trace) {
       awaited = name;
       return;
     }
-    const update = Math.max(1, trace.moments[step].update);
-    const at = trace.moments.findIndex((/** @type {any} */ moment) => moment.operation === name && moment.update === update);
+    const update = Math.max(1, trace.states[step].update);
+    const at = trace.states.findIndex((/** @type {any} */ state) => state.operation === name && state.update === update);
     playing.pause();
     if (at >= 0) playing.go(at);
   }
@@ -98,47 +98,47 @@ export async function mount(root, { params, setParams, announce }) {
   function draw(at) {
     if (!trace) return;
     step = at;
-    const moment = trace.moments[at];
-    const kind = KIND[moment.operation] ?? "data";
+    const state = trace.states[at];
+    const kind = KIND[state.operation] ?? "data";
     stations.forEach((station, i) => {
-      if (SIX[i] === moment.operation) station.setAttribute("aria-current", "step");
+      if (SIX[i] === state.operation) station.setAttribute("aria-current", "step");
       else station.removeAttribute("aria-current");
     });
-    line.textContent = moment.code;
+    line.textContent = state.code;
     line.className = `line-now of-${kind}`;
-    where.textContent = moment.update ? `line ${moment.line} · update ${moment.update} of ${controls.values.updates}` : `line ${moment.line} · before training`;
-    says.textContent = moment.says;
-    words.hidden = moment.operation !== "second backward";
+    where.textContent = state.update ? `line ${state.line} · update ${state.update} of ${controls.values.updates}` : `line ${state.line} · before training`;
+    says.textContent = state.says;
+    words.hidden = state.operation !== "second backward";
     words.textContent = trace.refused;
     drawTensors(at, kind);
     graph.draw(at);
-    code.show(trace.code, { marked: [moment.line], mark: `of-${kind}` });
+    code.show(trace.code, { marked: [state.line], mark: `of-${kind}` });
     scrollCode();
-    announce(`${moment.operation}: ${moment.says}`);
+    announce(`${state.operation}: ${state.says}`);
     setParams({ ...Object.fromEntries(Object.entries(controls.values).map(([name, value]) => [name, String(value)])), step: String(at) });
   }
 
   /** The tensors after a step: those changed since the first step, in order. @param {number} at @param {string} kind */
   function drawTensors(at, kind) {
     const now = new Map();
-    for (const moment of trace.moments.slice(0, at + 1)) {
-      for (const name of moment.gone) now.delete(name);
-      for (const tensor of moment.changes) now.set(tensor.name, { ...tensor, by: moment });
+    for (const state of trace.states.slice(0, at + 1)) {
+      for (const name of state.gone) now.delete(name);
+      for (const tensor of state.changes) now.set(tensor.name, { ...tensor, by: state });
     }
-    const moment = trace.moments[at];
-    const changed = new Set(moment.changes.map((/** @type {any} */ tensor) => tensor.name));
+    const state = trace.states[at];
+    const changed = new Set(state.changes.map((/** @type {any} */ tensor) => tensor.name));
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.cell;
     fill(tensors, GROUPS.map(([role, words_]) => {
-      const cards = trace.cards.filter((/** @type {any} */ card) => card.role === role && now.has(card.name));
+      const cards = trace.groups.filter((/** @type {any} */ card) => card.role === role && now.has(card.name));
       return cards.length > 0 && h("section", { class: `group group-${role}` }, h("h3", {}, words_), h("div", { class: "cards" },
         cards.map((/** @type {any} */ card) => tensorCard(card, { now, changed, kind, first: at === 0, tell }))));
     }));
     if (focused) /** @type {HTMLElement | null} */ (tensors.querySelector(`[data-cell="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
-    const best = moment.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
+    const best = state.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
     if (!focused) tell(best, best && [0, 0]);
   }
 
-  /** How a number came about, and which others it was made of. @param {any} tensor @param {[number, number] | undefined} cell */
+  /** Show the calculation of a number, and highlight the numbers in it. @param {any} tensor @param {[number, number] | undefined} cell */
   function tell(tensor, cell) {
     const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
     fill(sum, text
@@ -160,7 +160,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   function scrollCode() {
-    const pre = code.element.querySelector("pre"), at = pre?.querySelector(`[data-line="${trace.moments[step].line}"]`);
+    const pre = code.element.querySelector("pre"), at = pre?.querySelector(`[data-line="${trace.states[step].line}"]`);
     if (pre && at) pre.scrollTop = at.offsetTop - pre.offsetTop - pre.clientHeight / 2;
   }
 

@@ -19,7 +19,7 @@ const LABELS = {
   set_epoch: "Call set_epoch", balance: "Class balance", by_class: "Dataset sorted by class", workers: "Workers", sequences: "Sequences of different lengths",
   longest: "Longest sequence", buckets: "Batch similar lengths", seed: "Seed",
 };
-const PHASES = 3; // the sampler gives numbers, they are read, they are collated
+const PHASES = 3; // the sampler yields indices, examples are read, examples are collated
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -28,7 +28,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let answer = null;
   let epoch = params.get("epoch") === "1" ? 1 : 0;
-  let wanted = Number(params.get("step")) || 0; // of an address; then where one is
+  let wanted = Number(params.get("step")) || 0; // the step in the address, then the current step
   let gone = false;
   let before = -1;
   const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
@@ -58,7 +58,7 @@ export async function mount(root, { params, setParams, announce }) {
         h("section", { class: "panel", "aria-labelledby": "pipeline-batches" }, h("h2", { id: "pipeline-batches" }, "Batches and their classes"), batches),
         padded, code.element)));
 
-  /** Bring the settings together that only make sense together. @param {string} name the one that was changed */
+  /** Adjust the settings that depend on a changed setting. @param {string} name the changed setting */
   function settle(name) {
     const { sampler, sequences, made_by } = inputs.values;
     const decides = sampler === "none" || sampler === "distributed";
@@ -112,8 +112,8 @@ export async function mount(root, { params, setParams, announce }) {
     const text = sentence(ranks(), turn, phase);
     says.textContent = text;
     if (!stages.playing()) announce(text);
-    const drawn = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, turn + (phase > 0 ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.numbers));
-    const now = phase < 0 ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[turn]?.numbers ?? []);
+    const drawn = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, turn + (phase > 0 ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.indices));
+    const now = phase < 0 ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[turn]?.indices ?? []);
     const over = phase < 0;
     examples.setAttribute("aria-label", `${answer.examples.length} examples. ${text}`);
     fill(examples, ...dataset(answer.examples, { drawn, now, over }));
@@ -131,7 +131,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shown}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => rank.batches[shown] && matrix(rank.batches[shown], { title: ranks().length > 1 ? `Rank ${place}` : "", classes: answer.examples })));
   }
 
-  /** Let what is new come from where it was: examples out of the dataset, the tensor out of them. @param {number} phase */
+  /** Animate new elements from their origin: examples from the dataset, the tensor from the examples. @param {number} phase */
   function arrive(phase) {
     for (const way of lanes.querySelectorAll(".lane")) {
       const [, read, made] = [...way.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
@@ -155,7 +155,7 @@ function sentence(ranks, turn, phase) {
   const batches = ranks.map((rank) => rank.batches[turn]).filter(Boolean);
   const first = batches[0];
   const whose = ranks.length > 1 ? `Step ${turn}, on every rank` : `Batch ${turn}`;
-  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.numbers)}.`;
+  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.indices)}.`;
   if (phase === 1) return `${whose}: the examples are read ${first.worker < 0 ? "by the main process" : `by worker ${first.worker}`}.`;
   return `${whose}: collate makes a tensor of shape [${first.shape.join(", ")}]${first.tokens.length ? `, ${Math.round(first.padding * 100)} % of it padding` : ""}.`;
 }

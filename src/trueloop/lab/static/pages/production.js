@@ -1,5 +1,5 @@
 // @ts-check
-// Production loop: components switched on one by one; the text and the flow chart grow with them.
+// Production loop: components are switched on one by one; the program and the flow chart grow with them.
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { newest } from "../net.js";
@@ -78,7 +78,7 @@ export async function mount(root, { params, setParams, announce }) {
       answer = await ask({ selection, before: shown });
     } catch (/** @type {any} */ error) {
       refused(error.message);
-      if (!shown && Object.keys(selection).length) await refresh({}, error.message); // an address that says nonsense
+      if (!shown && Object.keys(selection).length) await refresh({}, error.message); // an invalid address
       return;
     }
     if (!answer || !alive) return;
@@ -156,7 +156,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (chosen) top?.scrollIntoView({ block: "nearest" }); // the page as well, which must not move under a pointer
   }
 
-  /** Scroll the pane of the code, and nothing else, until a line is in the part of it that is on the screen. @param {Element | null} line */
+  /** Scroll only the code panel, until a line is in its visible part. @param {Element | null} line */
   function bringIntoView(line) {
     const pane = program.element.querySelector(".code");
     if (!line || !pane) return;
@@ -196,7 +196,7 @@ function costs(summaryText) {
   return [
     h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
       "Each bar begins at 1 and ends at the median; a tick is a factor of two. Work done once per epoch is divided among its updates. ",
-      "These are figures of a CPU: on a GPU autocast saves time instead."),
+      "Measured on a CPU; on a GPU, autocast saves time."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
         models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
@@ -209,7 +209,7 @@ function costs(summaryText) {
   ];
 }
 
-const HALVES = 1, DOUBLES = 3; // what the bars have room for: from half as long to eight times as long
+const HALVES = 1, DOUBLES = 3; // range of the bars, in doublings: from half the time to eight times
 
 /** @param {{median: number, low: number, high: number}} ratio */
 function bar({ median, low, high }) {

@@ -1,5 +1,5 @@
 // @ts-check
-// A race: up to four runs of one seed, with settings or failures of their own, in step and on shared axes.
+// A race: up to four synchronised runs of one seed, each with its own settings or failures, on shared axes.
 import { chart } from "../chart.js";
 import { form } from "../controls.js";
 import { eachFrame, fill, h, later, number } from "../dom.js";
@@ -15,7 +15,7 @@ import { pace as paced, SPEEDS } from "./simulator/pace.js";
 export const title = "Race of runs";
 export const lead = "Up to four runs with the same seed and points, each with its own settings or failure, side by side.";
 
-const NAMES = ["A", "B", "C", "D"]; // each has a process of its own, and a machine trains only so many at once
+const NAMES = ["A", "B", "C", "D"]; // each run has its own process, which limits their number
 const { COMMON } = address;
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const DASHES = [undefined, [8, 4], [2, 3], [9, 3, 2, 3]];
@@ -157,7 +157,7 @@ export async function mount(root, { params, setParams, announce }) {
     show();
   }
 
-  /** What a runner has for itself, in words. @param {ReturnType<typeof lane>} of */
+  /** Describe the own settings of a run. @param {ReturnType<typeof lane>} of */
   function words(of) {
     const [first, second] = lanes;
     return !second ? "alone" : of === first ? difference(of.setup, second.setup) : difference(of.setup, first.setup).replace("same settings, earlier run", `the same as ${first.name}`);

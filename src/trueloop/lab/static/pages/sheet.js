@@ -1,5 +1,5 @@
 // @ts-check
-// Cheat sheet: what one looks up, on two printed pages.
+// Cheat sheet: everything to look up, on two printed pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask, patiently } from "../net.js";

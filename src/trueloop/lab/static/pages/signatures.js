@@ -1,5 +1,5 @@
 // @ts-check
-// The table of silent failures: what each looks like, what the sanitizer says of it, and its page.
+// The table of silent failures: curves, the sanitizer's finding and the page of each.
 import { fill, h, later } from "../dom.js";
 import { ask, patiently } from "../net.js";
 import { opened, pieces } from "./signatures/page.js";

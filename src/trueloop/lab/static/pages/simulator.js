@@ -175,7 +175,7 @@ class View {
     this.show();
   }
 
-  /** Restart with a change. @param {Partial<Setup>} what @param {{train?: boolean, why?: string}} [how] */
+  /** Restart with changed settings. @param {Partial<Setup>} what @param {{train?: boolean, why?: string}} [how] */
   change(what, how = {}) {
     this.turning = "";
     const next = { ...this.wanted, ...what };

@@ -1,5 +1,5 @@
 // @ts-check
-// Watch runs: choose from a list, see each live, several over each other.
+// Watch runs: choose runs from a list, and see one live or compare several.
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
@@ -119,7 +119,7 @@ export async function mount(root, { params, setParams, announce }) {
   };
 }
 
-/** A name out of an address; one that was never encoded is what it is. @param {string} text */
+/** Decode a name in an address; a name that is not encoded stays unchanged. @param {string} text */
 function decoded(text) {
   try {
     return decodeURIComponent(text);

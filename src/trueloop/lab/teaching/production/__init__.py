@@ -1,1 +1,1 @@
-"""The production loop as a text that grows: components, their snippets, the program, its chart and what it costs."""
+"""The production loop, built from components: their snippets, the program, its flow chart and its costs."""

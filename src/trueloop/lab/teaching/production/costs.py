@@ -1,6 +1,6 @@
-"""What each component costs: the lines it adds, and the time, as `benchmarks/components.py` has measured it.
+"""Costs of each component: the lines of code it adds, and the time that `benchmarks/components.py` has measured.
 
-The benchmark writes the figures to costs.json in this folder.
+The benchmark writes its measurements to costs.json in this folder.
 """
 
 import json
@@ -11,17 +11,17 @@ from importlib import resources
 from typing import Any, Final
 
 from trueloop.lab.teaching.production.components import COMPONENTS
-from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
 MODELS: Final[Mapping[str, str]] = {"mlp": "MLP", "cnn": "small CNN"}
-"""The models it was measured on, as the figures and as people call them."""
+"""Measured models: key in costs.json -> name on the page."""
 CLOCKS: Final = ("wall", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Time per update over that of the minimal loop in the same round: the median, and the middle 80 %."""
+    """Time per update divided by that of the minimal loop in the same round: median, 10th and 90th percentile."""
 
     median: float
     low: float
@@ -30,61 +30,60 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one component costs."""
+    """Costs of one component."""
 
     name: str
-    """As the benchmark calls it: a component, "precision fp16", "everything, in bf16"."""
+    """Name in the benchmark: a component, "precision fp16" or "everything, in bf16"."""
     title: str
     lines: int
-    """Lines that its text has more than the minimal loop's; blank ones are not counted."""
+    """Number of non-blank lines that the component adds to the minimal loop."""
     ratios: Mapping[tuple[str, str], Ratio]
     """(model, clock) -> ratio, in the order of `MODELS` and `CLOCKS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The table, and where its figures come from."""
+    """The table of costs, and the origin of its measurements."""
 
     rows: tuple[Row, ...]
     measured_on: str
-    """One sentence: machine, versions, date, how."""
+    """A sentence with machine, versions, date and method."""
 
 
 @cache
 def costs() -> Costs:
-    """Return the figures that came with this version of trueloop."""
+    """Return the measurements packaged with this version of trueloop."""
     data = json.loads(resources.files(__name__.rpartition(".")[0]).joinpath("costs.json").read_text(encoding="utf-8"))
-    found = data["found"]
-    names = [name for name in next(iter(found.values())) if name != "minimal loop"]
-    names.sort(key=_place)
-    rows = tuple(_row(name, found) for name in names)
+    measured = data["found"]
+    names = [name for name in next(iter(measured.values())) if name != "minimal loop"]
+    rows = tuple(_row(name, measured) for name in sorted(names, key=_row_order))
     return Costs(rows=rows, measured_on=_measured_on(data["machine"], data["settings"]))
 
 
-def _place(name: str) -> int:
-    first = name.split(",", maxsplit=1)[0].split(" ", maxsplit=1)[0]
-    return NAMES.index(first) if first in NAMES else len(NAMES)
+def _row_order(name: str) -> int:
+    component = name.split(",", maxsplit=1)[0].split(" ", maxsplit=1)[0]
+    return NAMES.index(component) if component in NAMES else len(NAMES)
 
 
-def _row(name: str, found: Mapping[str, Any]) -> Row:
-    first, _, kind = name.partition(" ")
-    if first in NAMES:
-        title = COMPONENTS[first].title + (f", {kind}" if kind else "")
-        choice = selected(first, precision="fp16" if kind == "fp16" else "bf16")
+def _row(name: str, measured: Mapping[str, Any]) -> Row:
+    component, _, variant = name.partition(" ")
+    if component in NAMES:
+        title = COMPONENTS[component].title + (f", {variant}" if variant else "")
+        selection = selected(component, precision="fp16" if variant == "fp16" else "bf16")
     else:
-        title, choice = name.capitalize(), selected(*NAMES)
-    ratios = {(model, clock): Ratio(**found[model][name][f"{clock}_ratio"]) for model in MODELS for clock in CLOCKS}
-    return Row(name=name, title=title, lines=_lines(choice) - _lines(Selection()), ratios=ratios)
+        title, selection = name.capitalize(), selected(*NAMES)
+    ratios = {(model, clock): Ratio(**measured[model][name][f"{clock}_ratio"]) for model in MODELS for clock in CLOCKS}
+    return Row(name=name, title=title, lines=_lines(selection) - _lines(Selection()), ratios=ratios)
 
 
 def _lines(selection: Selection) -> int:
-    return sum(bool(line.strip()) for line in write(selection).text.splitlines())
+    return sum(bool(line.strip()) for line in production_program(selection).text.splitlines())
 
 
 def _measured_on(machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     rounds = " and ".join(str(each) for each in settings["rounds"].values())
     return (
         f"Measured on {machine['cpu']}, one thread, Python {machine['python']}, torch {machine['versions']['torch']}, "
-        f"{machine['date']}: {rounds} rounds in turns, epochs of {settings['examples']:,} examples in batches of "
+        f"{machine['date']}: {rounds} alternating rounds, epochs of {settings['examples']:,} examples in batches of "
         f"{settings['batch']}."
     )

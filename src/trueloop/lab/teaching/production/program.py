@@ -1,4 +1,4 @@
-"""The text of a selection: its pieces put together, with the imports that they use and no others."""
+"""Generates the program of a selection: its snippets in order, and the imports that they need."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Sni
 
 
 def trainer_program(selection: Selection) -> Program:
-    """Write the program that leaves to `trueloop.Trainer` what the selection writes out.
+    """Generate the program that uses `trueloop.Trainer` for the same components.
 
     Args:
-        selection: what is on; completed by what that needs.
+        selection: the components, completed with those that they require.
     """
-    return assemble("The same run with trueloop.", PIECES, selection, {})
+    return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
 
 
-def _folder(on: Selection) -> bool:
-    """Checkpoints, the journal and the best weights live in a run folder."""
+def _needs_folder(on: Selection) -> bool:
+    """True if the run needs a folder: for checkpoints, the journal or the best weights."""
     return on.checkpoint or on.logging or on.early_stopping
 
 
 def _config(on: Selection) -> str:
     schedule = "cosine" if on.schedule else "constant"
-    keeps_last = on.evaluation and _folder(on) and not on.early_stopping
+    keeps_last = on.evaluation and _needs_folder(on) and not on.early_stopping
     return lines(
         "config = TrainConfig(",
         "    epochs=10,",
@@ -52,7 +52,7 @@ def _trainer(on: Selection) -> str:
         "    objective=nn.CrossEntropyLoss(),",
         "    config=config,",
         '    metrics={"accuracy": Accuracy},' if on.evaluation else "",
-        '    run_dir="runs/digits",' if _folder(on) else "",
+        '    run_dir="runs/digits",' if _needs_folder(on) else "",
         "    reporters=[Display()]," if on.progress else "",
         ")",
         f"result = trainer.fit(train_data{', val=val_data' if on.evaluation else ''})",
@@ -60,11 +60,11 @@ def _trainer(on: Selection) -> str:
     )
 
 
-_ABOVE: Final = {piece.name: piece for piece in SETUP_SNIPPETS}
-PIECES: Final = (
-    _ABOVE["seed"],
-    _ABOVE["data"],
-    _ABOVE["split"],
+_SETUP: Final = {snippet.name: snippet for snippet in SETUP_SNIPPETS}
+TRAINER_SNIPPETS: Final = (
+    _SETUP["seed"],
+    _SETUP["data"],
+    _SETUP["split"],
     Snippet(name="model", write=lambda on: MODEL.replace(".to(device)", "").strip(), apart=True),
     Snippet(name="config", write=_config),
     Snippet(name="trainer", write=_trainer, apart=True),
@@ -77,9 +77,9 @@ def _epochs(on: Selection) -> str:
 
 def _totals(on: Selection) -> str:
     return lines(
-        "loss_sum = torch.zeros((), device=device)  # stays there: nothing waits for it" if on.logging else "",
+        "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation" if on.logging else "",
         "count = 0  # examples in the window" if on.accumulation else "",
-        "drawn = 0.0" if on.progress else "",
+        "printed = 0.0" if on.progress else "",
     )
 
 
@@ -96,29 +96,29 @@ def _forward(on: Selection) -> str:
 
 
 def _backward(on: Selection) -> str:
-    return "scaler.scale(loss).backward()" if on.scaled else "loss.backward()"
+    return "scaler.scale(loss).backward()" if on.uses_scaler else "loss.backward()"
 
 
 def _total(on: Selection) -> str:
     if not on.logging:
         return ""
-    return "loss_sum += loss.detach()" if on.sums else "loss_sum += loss.detach() * len(targets)"
+    return "loss_sum += loss.detach()" if on.sums_losses else "loss_sum += loss.detach() * len(targets)"
 
 
 DRAW = """
-if time.monotonic() - drawn > 0.2:  # by the clock, not by the batch
-    drawn = time.monotonic()
-    share = index / len(loader)
-    print(f"epoch {epoch + 1}: {share:4.0%}", end="\\r", flush=True)
+if time.monotonic() - printed > 0.2:  # at most five times a second
+    printed = time.monotonic()
+    done = index / len(loader)
+    print(f"epoch {epoch + 1}: {done:4.0%}", end="\\r", flush=True)
 """
 WINDOW = """
 count += len(targets)
 if index % ACCUMULATE and index < len(loader):
-    continue  # the window is not full, nor is this the end of the epoch
+    continue  # neither the window nor the epoch is complete
 """
 DIVIDE = """
 for parameter in model.parameters():
-    parameter.grad /= count  # a sum over the window becomes its mean
+    parameter.grad /= count  # the sum over the window becomes a mean
 count = 0
 """
 
@@ -129,14 +129,14 @@ def _clip(on: Selection) -> str:
 
 
 def _update(on: Selection) -> str:
-    if not on.scaled:
+    if not on.uses_scaler:
         return "optimizer.step()"
     return lines("scale = scaler.get_scale()" if on.schedule else "", "scaler.step(optimizer)", "scaler.update()")
 
 
 def _advance(on: Selection) -> str:
-    if on.scaled:
-        return lines("if scaler.get_scale() >= scale:  # lower: the update was skipped", "    schedule.step()")
+    if on.uses_scaler:
+        return lines("if scaler.get_scale() >= scale:  # a lower scale: the update was skipped", "    schedule.step()")
     return "schedule.step()"
 
 
@@ -176,7 +176,7 @@ def _save(on: Selection) -> str:
         '        "model": model.state_dict(),',
         '        "optimizer": optimizer.state_dict(),',
         '        "schedule": schedule.state_dict(),' if on.schedule else "",
-        '        "scaler": scaler.state_dict(),' if on.scaled else "",
+        '        "scaler": scaler.state_dict(),' if on.uses_scaler else "",
         '        "best": best,' if on.early_stopping else "",
         '        "best_weights": best_weights,' if on.early_stopping else "",
         '        "stale": stale,' if on.early_stopping else "",
@@ -199,7 +199,7 @@ def _print_epoch(on: Selection) -> str:
         return 'print(f"epoch {epoch + 1}: val loss {val_loss:.3f}, accuracy {accuracy:.3f}")'
     if on.logging:
         return 'print(f"epoch {epoch + 1}: train loss {train_loss:.3f}")'
-    loss = "loss.item() / len(targets)" if on.sums else "loss.item()"
+    loss = "loss.item() / len(targets)" if on.sums_losses else "loss.item()"
     return f'print(f"epoch {{epoch + 1}}: loss {{{loss}:.3f}}")'
 
 
@@ -219,7 +219,7 @@ LOOP: Final = (
     Snippet(name="draw", write=constant(DRAW, lambda on: on.progress), depth=2),
     Snippet(name="window", write=constant(WINDOW, lambda on: on.accumulation), depth=2),
     Snippet(
-        name="unscale", write=constant("scaler.unscale_(optimizer)", lambda on: on.scaled and on.clipping), depth=2
+        name="unscale", write=constant("scaler.unscale_(optimizer)", lambda on: on.uses_scaler and on.clipping), depth=2
     ),
     Snippet(name="divide", write=constant(DIVIDE, lambda on: on.accumulation), depth=2),
     Snippet(name="clip", write=lambda on: _clip(on) if on.clipping else "", depth=2),
@@ -237,11 +237,11 @@ LOOP: Final = (
     ),
 )
 PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
-"""Every piece, in the order of the text."""
+"""All snippets, in the order of the program."""
 
 
 STANDARD: Final = ("copy", "json", "math", "os", "time")
-"""Modules that come with Python and are imported whole."""
+"""Standard library modules that are imported as a whole."""
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "pathlib": ("Path",),
     "sklearn.datasets": ("load_digits",),
@@ -253,14 +253,14 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "trueloop.cli.display": ("Display",),
 }  # fmt: skip
-"""Module -> the names taken from it, both in the order that import sorters want."""
-OWN: Final = {"pathlib": 0}
-"""Which group of imports a module stands in: Python's own, or, the most, others'."""
+"""Module -> the names imported from it, both sorted as import sorters require."""
+STANDARD_FROM: Final = {"pathlib": 0}
+"""Group of imports of the standard library modules in `PARTS`; all others are in group 1."""
 GROUPS: Final = 2
 
 
 class Span(NamedTuple):
-    """Where a piece stands: lines counted from 1, the last included."""
+    """Lines of a snippet, from 1, including the last."""
 
     name: str
     first: int
@@ -269,62 +269,62 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A text, and which of its lines are whose."""
+    """A program, and the lines of its snippets."""
 
     text: str
     spans: tuple[Span, ...]
 
     def part(self, *names: str) -> str:
-        """Return the lines of these pieces alone, as they stand."""
-        wanted = [span for span in self.spans if span.name in names]
+        """Return only the lines of these snippets, unchanged."""
+        spans = [span for span in self.spans if span.name in names]
         all_lines = self.text.splitlines()
-        return "\n".join("\n".join(all_lines[span.first - 1 : span.last]) for span in wanted) + "\n"
+        return "\n".join("\n".join(all_lines[span.first - 1 : span.last]) for span in spans) + "\n"
 
     @property
     def halves(self) -> tuple[str, str]:
-        """What is done before training, and the training loop with what follows."""
+        """The lines before the training loop, and the lines from the training loop on."""
         begin = next(span.first for span in self.spans if span.name == LOOP[0].name)
-        kept = self.text.splitlines(keepends=True)
-        return "".join(kept[: begin - 1]), "".join(kept[begin - 1 :])
+        all_lines = self.text.splitlines(keepends=True)
+        return "".join(all_lines[: begin - 1]), "".join(all_lines[begin - 1 :])
 
 
-def write(selection: Selection, replaced: Mapping[str, str] | None = None) -> Program:
-    """Write the program of a selection.
+def production_program(selection: Selection, replacements: Mapping[str, str] | None = None) -> Program:
+    """Generate the program of a selection in plain PyTorch.
 
     Args:
-        selection: what is on; completed by what that needs.
-        replaced: texts that stand instead of pieces, by their names: another model, other data.
+        selection: the components, completed with those that they require.
+        replacements: snippet name -> source code to use instead, such as another model or other data.
     """
-    return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replaced or {})
+    return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replacements or {})
 
 
-def assemble(doc: str, pieces: Sequence[Snippet], selection: Selection, replaced: Mapping[str, str]) -> Program:
-    """Put pieces into one text, below a docstring and the imports they need.
+def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replacements: Mapping[str, str]) -> Program:
+    """Join snippets into one program with a docstring and the imports that it needs.
 
     Args:
-        doc: the program's first line.
-        pieces: in their order.
-        selection: what is on; completed by what that needs.
-        replaced: texts that stand instead of pieces, by their names.
+        doc: docstring of the program.
+        snippets: snippets in the order of the program.
+        selection: the components, completed with those that they require.
+        replacements: snippet name -> source code to use instead.
     """
     on = selection.completed()
-    written = [(piece, replaced.get(piece.name, piece.write(on)).strip("\n")) for piece in pieces]
-    written = [(piece, text) for piece, text in written if text]
-    names = _names("\n".join(indent(text, "    " * piece.depth) for piece, text in written))
+    texts = [(snippet, replacements.get(snippet.name, snippet.write(on)).strip("\n")) for snippet in snippets]
+    texts = [(snippet, text) for snippet, text in texts if text]
+    names = _names("\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts))
     lines = [f'"""{doc}"""', "", *_imports(names), ""]
     spans: list[Span] = []
     before: tuple[Snippet, str] | None = None
-    for piece, text in written:
-        lines += _blank(before, (piece, text))
+    for snippet, text in texts:
+        lines += _blank_lines(before, (snippet, text))
         first = len(lines) + 1
-        lines += indent(text, "    " * piece.depth).splitlines()
-        spans.append(Span(piece.name, first, len(lines)))
-        before = (piece, text)
+        lines += indent(text, "    " * snippet.depth).splitlines()
+        spans.append(Span(snippet.name, first, len(lines)))
+        before = (snippet, text)
     return Program(text="\n".join(lines) + "\n", spans=tuple(spans))
 
 
-def _blank(before: tuple[Snippet, str] | None, now: tuple[Snippet, str]) -> list[str]:
-    """Two blank lines around a function, as Python's style guide asks; one where a piece wants to stand apart."""
+def _blank_lines(before: tuple[Snippet, str] | None, now: tuple[Snippet, str]) -> list[str]:
+    """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `apart`."""
     if before is None:
         return []
     if any(text.startswith(("def ", "@")) for _, text in (before, now)):
@@ -341,8 +341,8 @@ def _imports(names: set[str]) -> list[str]:
     groups[0] += [f"import {module}" for module in STANDARD if module in names]
     groups[1] += ["import torch"] if "torch" in names else []
     for module, parts in PARTS.items():
-        if wanted := [part for part in parts if part in names]:
-            groups[OWN.get(module, 1)].append(_from(module, wanted))
+        if used := [part for part in parts if part in names]:
+            groups[STANDARD_FROM.get(module, 1)].append(_from(module, used))
     return "\n\n".join("\n".join(group) for group in groups if group).splitlines()
 
 

@@ -1,7 +1,7 @@
-"""The pieces of the production loop's text above the training loop, in the order in which they stand.
+"""Snippets of the production program above its training loop, in their order.
 
-A piece writes itself for one selection, "" where it is not needed, instead of 2^10 separate programs. The pieces of
-the training loop itself are in `steps.py`.
+Each snippet generates its lines for one selection, or "", so that 2^10 programs need not be written out. The snippets
+of the training loop are in `program.py`.
 """
 
 from collections.abc import Callable
@@ -14,34 +14,34 @@ from trueloop.lab.teaching.production.selection import Selection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """One piece of the text."""
+    """One part of the program."""
 
     name: str
-    """Unique; boxes of the chart and benchmarks refer to it."""
+    """Unique name; boxes of the chart and benchmarks refer to it."""
     write: Callable[[Selection], str]
-    """Selection -> lines without the indentation of `depth`; "" where it is not wanted."""
+    """Selection -> lines without the indentation of `depth`; "" if the selection does not need the snippet."""
     depth: int = 0
-    """How deep it stands: 1 in the loop over epochs, 2 in the one over batches."""
+    """Loop depth: 1 in the loop over epochs, 2 in the loop over batches."""
     apart: bool = False
-    """A blank line before it."""
+    """True if a blank line precedes the snippet."""
 
 
 def constant(text: str, when: Callable[[Selection], bool] = lambda on: True) -> Callable[[Selection], str]:
-    """Return a writer of one text, for the selections that want it."""
+    """Return a `Snippet.write` that returns fixed lines for the selections for which ``when`` is true."""
     lines = dedent(text).strip("\n")
     return lambda on: lines if when(on) else ""
 
 
-def lines(*given: str) -> str:
-    """Join the lines that are wanted; "" is left out."""
-    return "\n".join(line for line in given if line)
+def lines(*each: str) -> str:
+    """Join the lines that are not empty."""
+    return "\n".join(line for line in each if line)
 
 
 def _settings(on: Selection) -> str:
     return lines(
         "EPOCHS = 10",
-        "BATCH = 64  # examples behind one update",
-        "ACCUMULATE = 4  # micro-batches that one update is made of" if on.accumulation else "",
+        "BATCH = 64  # examples per update",
+        "ACCUMULATE = 4  # micro-batches per update" if on.accumulation else "",
         "PATIENCE = 3  # epochs without improvement before the run ends" if on.early_stopping else "",
         'CHECKPOINT = Path("checkpoint.pt")' if on.checkpoint else "",
         'LOG = Path("log.jsonl")' if on.logging else "",
@@ -67,7 +67,9 @@ def _split(on: Selection) -> str:
 
 def _criterion(on: Selection) -> str:
     return (
-        'loss_function = nn.CrossEntropyLoss(reduction="sum")' if on.sums else "loss_function = nn.CrossEntropyLoss()"
+        'loss_function = nn.CrossEntropyLoss(reduction="sum")'
+        if on.sums_losses
+        else "loss_function = nn.CrossEntropyLoss()"
     )
 
 
@@ -82,15 +84,15 @@ def _schedule(on: Selection) -> str:
 
 
 def _scaler(on: Selection) -> str:
-    if not on.scaled:
+    if not on.uses_scaler:
         return ""
-    if on.sums:
+    if on.sums_losses:
         return "scaler = torch.amp.GradScaler(device, init_scale=2.0**10)  # sums are larger than means"
     return "scaler = torch.amp.GradScaler(device)"
 
 
 def autocast(on: Selection) -> str:
-    """Return the line that opens autocast; "" where the precision is full."""
+    """Return the line that opens autocast; "" for full precision."""
     kind = {"off": "", "bf16": "bfloat16", "fp16": "float16"}[on.precision]
     return kind and f"with torch.autocast(device, dtype=torch.{kind}):"
 
@@ -121,7 +123,7 @@ def evaluate():
 '''
 SAVE = '''
 def save(state):
-    """Write a temporary file, then rename it: a crash cannot damage the last one."""
+    """Write a temporary file and rename it: a crash keeps the last checkpoint."""
     temporary = CHECKPOINT.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(state, file)
@@ -142,7 +144,7 @@ def _resume(on: Selection) -> str:
         '    model.load_state_dict(saved["model"])',
         '    optimizer.load_state_dict(saved["optimizer"])',
         '    schedule.load_state_dict(saved["schedule"])' if on.schedule else "",
-        '    scaler.load_state_dict(saved["scaler"])' if on.scaled else "",
+        '    scaler.load_state_dict(saved["scaler"])' if on.uses_scaler else "",
         '    best, best_weights, stale = saved["best"], saved["best_weights"], saved["stale"]'
         if on.early_stopping
         else "",
@@ -188,4 +190,4 @@ SETUP_SNIPPETS: Final = (
     Snippet(name="save", write=constant(SAVE, lambda on: on.checkpoint), apart=True),
     Snippet(name="resume", write=_resume, apart=True),
 )
-"""What stands above the training loop."""
+"""The snippets above the training loop."""

@@ -1,1 +1,1 @@
-"""Programs as text, each from settings that were checked: what a page of the lab shows is what ran."""
+"""Programs generated from validated settings; the lab's pages show exactly the source code that runs."""

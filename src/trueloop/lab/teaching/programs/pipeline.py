@@ -1,4 +1,4 @@
-"""A data pipeline as a program: numbered examples, a sampler, workers, collate, batches; on torch's own classes."""
+"""Writes a data pipeline as a program: numbered examples, a sampler, workers, collate and batches, all of PyTorch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,34 +8,34 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 
 EPOCHS = 2  # enough to see whether the order changes
-POOL = 4  # batches whose examples are sorted by length together
+POOL = 4  # number of batches whose examples are sorted by length together
 SHARES = {"even": (1, 1, 1), "skewed": (6, 3, 1), "rare": (17, 2, 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What a page may ask for."""
+    """Settings of the pipeline, as the page sends them."""
 
     examples: Annotated[int, Bounds(1, 200), "examples in the dataset"] = 40
     batch: Annotated[int, Bounds(1, 64), "examples per batch"] = 8
     sampler: Annotated[
         Literal["none", "sequential", "random", "weighted", "distributed"],
-        "which example comes next; none: DataLoader makes one, as shuffle says",
+        "which example comes next; none: DataLoader makes a sampler from shuffle",
     ] = "none"
-    made_by: Annotated[Literal["torch", "trueloop"], "whose sampler"] = "torch"
+    made_by: Annotated[Literal["torch", "trueloop"], "library of the sampler"] = "torch"
     shuffle: Annotated[bool, "draw in random order"] = True
     drop_last: Annotated[bool, "leave out the partial batch at the end"] = False
-    ranks: Annotated[int, Bounds(1, 8), "processes that share the data, where it is distributed"] = 3
-    set_epoch: Annotated[bool, "tell the sampler which epoch it is, where it wants to know"] = True
+    ranks: Annotated[int, Bounds(1, 8), "processes that share the data, if the sampler is distributed"] = 3
+    set_epoch: Annotated[bool, "call the sampler's set_epoch before each epoch, if it has it"] = True
     balance: Annotated[Literal["even", "skewed", "rare"], "how the examples spread over three classes"] = "skewed"
-    by_class: Annotated[bool, "the dataset lies sorted by class"] = False
+    by_class: Annotated[bool, "the dataset is sorted by class"] = False
     workers: Annotated[int, Bounds(0, 3), "processes that read ahead"] = 0
     sequences: Annotated[bool, "examples are sequences of different lengths, padded to the longest of their batch"] = (
         False
     )
     longest: Annotated[int, Bounds(2, 32), "tokens in the longest sequence"] = 12
-    buckets: Annotated[bool, "batch sequences of alike lengths"] = False
-    seed: Annotated[int, Bounds(0, 2**31 - 1), "of everything random here"] = 0
+    buckets: Annotated[bool, "batch sequences of similar lengths"] = False
+    seed: Annotated[int, Bounds(0, 2**31 - 1), "seed of all random numbers"] = 0
 
     def __post_init__(self) -> None:
         if self.sampler == "none" and self.made_by == "trueloop":
@@ -49,54 +49,54 @@ class Pipeline:
 
     @property
     def class_counts(self) -> tuple[int, ...]:
-        """Examples of each class; what the shares leave over goes to the first."""
+        """Number of examples of each class; the remainder goes to the first class."""
         shares = SHARES[self.balance]
-        rest = [self.examples * share // sum(shares) for share in shares[1:]]
-        return self.examples - sum(rest), *rest
+        others = [self.examples * share // sum(shares) for share in shares[1:]]
+        return self.examples - sum(others), *others
 
     @property
     def follows_epochs(self) -> bool:
-        """True where the sampler has `set_epoch`, and its order is one and the same without."""
+        """True if the sampler has `set_epoch` and repeats its order without it."""
         return self.sampler == "distributed" or self.made_by == "trueloop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProgram:
-    """The program in two parts, that a page can look at what the first has built before the second draws from it."""
+    """The program in two parts, so that the caller can instrument the loaders before batches are drawn."""
 
     build: str
-    """Leaves `examples`, and `loader`, or for several ranks `ranks`: pairs of sampler and loader."""
+    """Part that defines `examples`, and `loader`, or for several ranks `ranks`: pairs of sampler and loader."""
     draw: str
-    """Leaves `epochs`: for each a list of batches, or for several ranks a list of those."""
+    """Part that defines `epochs`: one list of batches per epoch, or for several ranks one such list per rank."""
 
     @property
     def text(self) -> str:
-        """The whole."""
+        """Source code of the complete program."""
         return f"{self.build}\n{self.draw}"
 
 
-def pipeline(asked: Pipeline) -> PipelineProgram:
-    """Write the program."""
-    if asked.buckets and asked.sampler == "none":  # a batch sampler of one's own needs a sampler that has a name
-        asked = replace(asked, sampler="random" if asked.shuffle else "sequential", shuffle=False)
-    parts = [_imports(asked), _dataset(asked)]
-    parts += [_buckets(asked)] if asked.buckets else []
-    parts.append(f"examples = Examples()\n{_loader(asked)}")
-    return PipelineProgram(build="\n\n".join(parts), draw=_draw(asked))
+def pipeline(settings: Pipeline) -> PipelineProgram:
+    """Generate the program."""
+    if settings.buckets and settings.sampler == "none":  # LengthBuckets wraps an explicit sampler
+        settings = replace(settings, sampler="random" if settings.shuffle else "sequential", shuffle=False)
+    parts = [_imports(settings), _dataset(settings)]
+    parts += [_buckets(settings)] if settings.buckets else []
+    parts.append(f"examples = Examples()\n{_loader(settings)}")
+    return PipelineProgram(build="\n\n".join(parts), draw=_draw(settings))
 
 
-def _imports(asked: Pipeline) -> str:
+def _imports(settings: Pipeline) -> str:
     torch_names = {"DataLoader", "Dataset", "get_worker_info"}
     own: set[str] = set()
-    if asked.buckets:
+    if settings.buckets:
         torch_names.add("Sampler")
-    if asked.made_by == "trueloop":
+    if settings.made_by == "trueloop":
         own.add("OrderSampler")
-    elif asked.sampler != "none":
-        torch_names.add(SAMPLERS[asked.sampler])
-    if asked.sampler == "weighted":
+    elif settings.sampler != "none":
+        torch_names.add(SAMPLERS[settings.sampler])
+    if settings.sampler == "weighted":
         own.add("class_weights")
-    if asked.sequences:
+    if settings.sequences:
         own.add("pad_sequences")
     lines = ["import torch", f"from torch.utils.data import {', '.join(sorted(torch_names))}"]
     if own:
@@ -104,60 +104,60 @@ def _imports(asked: Pipeline) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _dataset(asked: Pipeline) -> str:
-    counts = " + ".join(f"[{label}] * {count}" for label, count in enumerate(asked.class_counts) if count)
-    laid_out = "sorted by class" if asked.by_class else "in no order"
+def _dataset(settings: Pipeline) -> str:
+    counts = " + ".join(f"[{label}] * {count}" for label, count in enumerate(settings.class_counts) if count)
+    dataset_order = "sorted by class" if settings.by_class else "in no order"
     lines = [
         "class Examples(Dataset):",
-        f'    """{asked.examples} numbered examples of up to three classes, {laid_out}."""',
+        f'    """{settings.examples} numbered examples of up to three classes, {dataset_order}."""',
         "",
         "    def __init__(self):",
     ]
-    if asked.sequences or not asked.by_class:
-        lines.append(f"        generator = torch.Generator().manual_seed({asked.seed})")
+    if settings.sequences or not settings.by_class:
+        lines.append(f"        generator = torch.Generator().manual_seed({settings.seed})")
     lines.append(f"        self.labels = torch.tensor({counts})")
-    if not asked.by_class:
+    if not settings.by_class:
         lines.append("        self.labels = self.labels[torch.randperm(len(self.labels), generator=generator)]")
-    if asked.sequences:
+    if settings.sequences:
         lines += [
             "        short_mostly = torch.rand(len(self.labels), generator=generator) ** 2",
-            f"        self.lengths = 1 + ({asked.longest} * short_mostly).long()",
+            f"        self.lengths = 1 + ({settings.longest} * short_mostly).long()",
         ]
     lines += [
         "",
         "    def __len__(self):",
         "        return len(self.labels)",
         "",
-        "    def __getitem__(self, number):",
-        "        worker = get_worker_info()  # None where this very process reads",
+        "    def __getitem__(self, index):",
+        "        worker = get_worker_info()  # None in the main process",
         "        return {",
-        '            "number": number,',
-        '            "label": self.labels[number],',
+        '            "index": index,',
+        '            "label": self.labels[index],',
         '            "worker": worker.id if worker else -1,',
     ]
-    if asked.sequences:
-        lines.append('            "tokens": 10 + (7 * number + torch.arange(self.lengths[number])) % 90,')
+    if settings.sequences:
+        lines.append('            "tokens": 10 + (7 * index + torch.arange(self.lengths[index])) % 90,')
     return "\n".join([*lines, "        }", ""])
 
 
-def _buckets(asked: Pipeline) -> str:
-    full = "len(batch) == self.batch_size" if asked.drop_last else "batch"
-    count = "len(self.sampler) // self.batch_size" if asked.drop_last else "-(-len(self.sampler) // self.batch_size)"
+def _buckets(settings: Pipeline) -> str:
+    full = "len(batch) == self.batch_size" if settings.drop_last else "batch"
+    count = "len(self.sampler) // self.batch_size" if settings.drop_last else "-(-len(self.sampler) // self.batch_size)"
     return f'''\
 class LengthBuckets(Sampler):
-    """Batches of alike lengths: every {POOL} batches of the order are sorted by length and cut again."""
+    """Batches of similar lengths: the examples of every {POOL} batches are sorted by length and batched again."""
 
     def __init__(self, sampler, lengths, batch_size):
         self.sampler, self.lengths, self.batch_size = sampler, lengths, batch_size
-        self.generator = torch.Generator().manual_seed({asked.seed})
+        self.generator = torch.Generator().manual_seed({settings.seed})
 
     def __iter__(self):
         order, size = list(self.sampler), self.batch_size
         for start in range(0, len(order), {POOL} * size):
-            pool = sorted(order[start : start + {POOL} * size], key=lambda number: self.lengths[number])
-            batches = [pool[place : place + size] for place in range(0, len(pool), size)]
-            for place in torch.randperm(len(batches), generator=self.generator).tolist():
-                batch = batches[place]
+            pool = sorted(order[start : start + {POOL} * size], key=lambda index: self.lengths[index])
+            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
+            for i in torch.randperm(len(batches), generator=self.generator).tolist():
+                batch = batches[i]
                 if {full}:
                     yield batch
 
@@ -174,22 +174,22 @@ SAMPLERS = {
 }
 
 
-def _loader(asked: Pipeline) -> str:
-    """Write sampler and loader, once or for every rank."""
-    sampler = _sampler(asked)
-    lines = ["weights = class_weights(examples.labels)"] if asked.sampler == "weighted" else []
-    if asked.sampler != "distributed":
+def _loader(settings: Pipeline) -> str:
+    """Generate sampler and loader, once or for every rank."""
+    sampler = _sampler(settings)
+    lines = ["weights = class_weights(examples.labels)"] if settings.sampler == "weighted" else []
+    if settings.sampler != "distributed":
         lines += [f"sampler = {sampler}"] if sampler else []
-        lines += list(_call("loader = DataLoader(", _arguments(asked), ")", ""))
+        lines += list(_call("loader = DataLoader(", _arguments(settings), ")", ""))
         return "\n".join(lines) + "\n"
-    lines += ["ranks = []", f"for rank in range({asked.ranks}):  # a process of its own each; here they take turns"]
+    lines += ["ranks = []", f"for rank in range({settings.ranks}):  # really one process each; here one after another"]
     lines.append(f"    sampler = {sampler}")
-    lines += _call("loader = DataLoader(", _arguments(asked), ")", "    ")
+    lines += _call("loader = DataLoader(", _arguments(settings), ")", "    ")
     return "\n".join([*lines, "    ranks.append((sampler, loader))"]) + "\n"
 
 
 def _call(opening: str, arguments: list[str], closing: str, indent: str) -> Iterator[str]:
-    """Write a call on one line where it fits, else an argument to a line."""
+    """Generate a call on one line if it fits, else one argument per line."""
     line = f"{indent}{opening}{', '.join(arguments)}{closing}"
     if len(line) <= 110:
         yield line
@@ -199,52 +199,52 @@ def _call(opening: str, arguments: list[str], closing: str, indent: str) -> Iter
     yield f"{indent}{closing}"
 
 
-def _sampler(asked: Pipeline) -> str:
-    """Write the expression that makes the sampler; empty where DataLoader makes it."""
-    dropped = ", drop_last=True" if asked.drop_last else ""
-    generator = f"generator=torch.Generator().manual_seed({asked.seed})"
-    if asked.made_by == "trueloop":
-        order = {"sequential": '"sequential"', "random": '"random"', "weighted": "weights"}.get(asked.sampler)
-        order = order or ('"random"' if asked.shuffle else '"sequential"')
-        share = f", processes={asked.ranks}, rank=rank{dropped}" if asked.sampler == "distributed" else ""
-        return f"OrderSampler(examples, order={order}, seed={asked.seed}{share})"
+def _sampler(settings: Pipeline) -> str:
+    """Generate the expression that makes the sampler; empty if DataLoader makes it."""
+    dropped = ", drop_last=True" if settings.drop_last else ""
+    generator = f"generator=torch.Generator().manual_seed({settings.seed})"
+    if settings.made_by == "trueloop":
+        order = {"sequential": '"sequential"', "random": '"random"', "weighted": "weights"}.get(settings.sampler)
+        order = order or ('"random"' if settings.shuffle else '"sequential"')
+        share = f", processes={settings.ranks}, rank=rank{dropped}" if settings.sampler == "distributed" else ""
+        return f"OrderSampler(examples, order={order}, seed={settings.seed}{share})"
     return {
         "none": "",
         "sequential": "SequentialSampler(examples)",
         "random": f"RandomSampler(examples, {generator})",
         "weighted": f"WeightedRandomSampler(weights, num_samples=len(examples), {generator})",
-        "distributed": f"DistributedSampler(examples, num_replicas={asked.ranks}, rank=rank, shuffle={asked.shuffle}, "
-        f"seed={asked.seed}{dropped})",
-    }[asked.sampler]
+        "distributed": f"DistributedSampler(examples, num_replicas={settings.ranks}, rank=rank, "
+        f"shuffle={settings.shuffle}, seed={settings.seed}{dropped})",
+    }[settings.sampler]
 
 
-def _arguments(asked: Pipeline) -> list[str]:
-    """Write the arguments of DataLoader; a shuffle that contradicts the sampler too, so that torch can refuse it."""
+def _arguments(settings: Pipeline) -> list[str]:
+    """Generate the arguments of DataLoader, even a shuffle=True that contradicts the sampler: PyTorch refuses it."""
     arguments = ["examples"]
-    if asked.buckets:
-        arguments.append(f"batch_sampler=LengthBuckets(sampler, examples.lengths, {asked.batch})")
+    if settings.buckets:
+        arguments.append(f"batch_sampler=LengthBuckets(sampler, examples.lengths, {settings.batch})")
     else:
-        arguments.append(f"batch_size={asked.batch}")
-        arguments += [] if asked.sampler == "none" else ["sampler=sampler"]
-    if asked.shuffle and asked.sampler != "distributed":
+        arguments.append(f"batch_size={settings.batch}")
+        arguments += [] if settings.sampler == "none" else ["sampler=sampler"]
+    if settings.shuffle and settings.sampler != "distributed":
         arguments.append("shuffle=True")
-    if asked.shuffle and asked.sampler == "none":
-        arguments.append(f"generator=torch.Generator().manual_seed({asked.seed})")
-    arguments += ["drop_last=True"] if asked.drop_last and not asked.buckets else []
-    arguments += ["collate_fn=pad_sequences"] if asked.sequences else []
-    return arguments + ([f"num_workers={asked.workers}"] if asked.workers else [])
+    if settings.shuffle and settings.sampler == "none":
+        arguments.append(f"generator=torch.Generator().manual_seed({settings.seed})")
+    arguments += ["drop_last=True"] if settings.drop_last and not settings.buckets else []
+    arguments += ["collate_fn=pad_sequences"] if settings.sequences else []
+    return arguments + ([f"num_workers={settings.workers}"] if settings.workers else [])
 
 
-def _draw(asked: Pipeline) -> str:
+def _draw(settings: Pipeline) -> str:
     lines = ["epochs = []", f"for epoch in range({EPOCHS}):"]
-    tells = asked.set_epoch and asked.follows_epochs
-    if asked.sampler == "distributed":
-        lines += ["    for sampler, _ in ranks:", "        sampler.set_epoch(epoch)"] if tells else []
+    calls_set_epoch = settings.set_epoch and settings.follows_epochs
+    if settings.sampler == "distributed":
+        lines += ["    for sampler, _ in ranks:", "        sampler.set_epoch(epoch)"] if calls_set_epoch else []
         lines += ["    epochs.append([list(loader) for _, loader in ranks])", ""]
         lines += ["for rank, batches in enumerate(epochs[0]):", '    print("rank", rank)', "    for batch in batches:"]
-        lines.append('        print(batch["number"].tolist(), batch["label"].tolist())')
+        lines.append('        print(batch["index"].tolist(), batch["label"].tolist())')
     else:
-        lines += ["    sampler.set_epoch(epoch)"] if tells else []
+        lines += ["    sampler.set_epoch(epoch)"] if calls_set_epoch else []
         lines += ["    epochs.append(list(loader))", "", "for batch in epochs[0]:"]
-        lines.append('    print(batch["number"].tolist(), batch["label"].tolist())')
+        lines.append('    print(batch["index"].tolist(), batch["label"].tolist())')
     return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
 // @ts-check
-// The three boards of a track: who is ahead, how far the seeds lie apart, what is waiting. Names are text, never markup.
+// The three rankings of a track, with the spread over the seeds, and the queue. Names are shown as text, never as markup.
 import { fill, h, number, svg } from "../../dom.js";
 
 const BY = { updates: "Fewest updates", examples: "Fewest examples", time: "Least time per example" };
@@ -63,7 +63,7 @@ export function boards({ open, announce }) {
   };
 }
 
-/** A bar from the lowest to the highest, with the median on it. @param {{median: number, lowest: number, highest: number}} of @param {number} most @param {string} by */
+/** A bar from the lowest to the highest value, with a mark at the median. @param {{median: number, lowest: number, highest: number}} of @param {number} most @param {string} by */
 function spread({ median, lowest, highest }, most, by) {
   const at = (/** @type {number} */ value) => 2 + (96 * value) / (most || 1);
   return svg("svg", { class: "spread", viewBox: "0 0 100 12", preserveAspectRatio: "none", role: "img", "aria-label": `from ${number(lowest, 3)} to ${number(highest, 3)} ${UNITS[by]}` },

@@ -1,5 +1,5 @@
 // @ts-check
-// One entry in full: its seeds and curves, versions, its script; to replay, and to take its settings over.
+// One entry in full: seeds, curves, versions and script; it can be replayed, and its settings can be loaded.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
 import { fill, h, number } from "../../dom.js";

@@ -1,5 +1,5 @@
 // @ts-check
-// Handing in: a name, the place in the queue, how far the referee is.
+// Submitting: a name, the position in the queue, the judge's progress.
 import { fill, h } from "../../dom.js";
 import { ask } from "../../net.js";
 
@@ -60,7 +60,7 @@ export function handIn({ asked, judged, announce }) {
   return { element, button, unmount() { waiting = 0; } };
 }
 
-/** What an entry came to, in words with a sign. @param {any} row @returns {any[]} */
+/** Describe the result of an entry, with a symbol. @param {any} row @returns {any[]} */
 export function verdict({ id, state, why, trials, rank, together }) {
   const reached = trials.filter((/** @type {any} */ trial) => trial.end === "reached").map((/** @type {any} */ trial) => trial.updates);
   const shared = together > 1 ? ` ${together} entries have this configuration; their seeds are pooled.` : "";

@@ -4,7 +4,7 @@ import { chart } from "../../chart.js";
 import { h } from "../../dom.js";
 
 const PLACES = 3;
-const EMPTY = 100; // updates of a chart that has nothing but the target
+const EMPTY = 100; // updates on a chart that shows only the target
 const LINES = [
   { label: "you", colour: "--data", width: 2.5 },
   { label: "target", colour: "--strong", dash: [2, 4], width: 1.2 },
@@ -41,7 +41,7 @@ export function race() {
   };
 }
 
-/** A value for each update: between the points that were kept, the latest one. @param {[number, number, number][]} points @param {number} last */
+/** Return a value for each update; between stored points, the latest value. @param {[number, number, number][]} points @param {number} last */
 function held(points, last) {
   /** @type {(number | null)[]} */
   const column = Array(last).fill(null);

@@ -1,5 +1,5 @@
 // @ts-check
-// One update in slow motion: examples picked from the field, forward, loss, backward, the weights changed.
+// One update in slow motion: pick examples, forward, loss, backward, change the weights.
 import { codePanel } from "../../code.js";
 import { fill, h, later, number, svg } from "../../dom.js";
 import { Refused, newest } from "../../net.js";
@@ -99,7 +99,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   function draw(at) {
     if (!made) return;
     const stage = made.stages[at];
-    const shown = made.micro_batches[stage.shown];
+    const shown = made.micro_batches[stage.batch];
     says.textContent = stage.says;
     if (stages.playing()) announce(stage.says);
     drawField(stage, shown);
@@ -115,28 +115,28 @@ export function oneStep({ announce, next, lr, onrate }) {
 
   /** @param {any} stage @param {any} shown */
   function drawField(stage, shown) {
-    const now = new Set(shown.cells);
-    const earlier = new Set(made.micro_batches.slice(0, stage.shown).flatMap((/** @type {any} */ other) => other.cells));
-    const each = made.cell_holds === 1 ? "one example per dot" : `${number(Math.round(made.cell_holds))} examples per dot`;
+    const now = new Set(shown.dots);
+    const earlier = new Set(made.micro_batches.slice(0, stage.batch).flatMap((/** @type {any} */ other) => other.dots));
+    const each = made.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(made.examples_per_dot))} examples per dot`;
     fieldName.textContent = `Dataset: ${each}`;
-    field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.cells.length} of ${made.field} dots.`);
-    fill(field, ...Array.from({ length: made.field }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));
+    field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.dots.length} of ${made.dots} dots.`);
+    fill(field, ...Array.from({ length: made.dots }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));
   }
 
   /** @param {any} stage @param {any} shown */
   function drawBatch(stage, shown) {
     const ranks = JSON.parse(sizes).processes;
-    batchName.textContent = `Micro-batch ${shown.place + 1} of ${made.micro_batches_in_all}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
-    const more = shown.count - shown.numbers.length;
+    batchName.textContent = `Micro-batch ${shown.index + 1} of ${made.total_micro_batches}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
+    const more = shown.count - shown.indices.length;
     batch.className = `chips ${stage.kind}`;
-    fill(batch, ...shown.numbers.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
+    fill(batch, ...shown.indices.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
       more > 0 && h("span", { class: "muted" }, `and ${number(more)} more`));
   }
 
   /** @param {any} stage @param {any} shown */
   function drawModel(stage, shown) {
     const updated = stage.kind === "update";
-    const before = stage.shown > 0 ? made.micro_batches[stage.shown - 1] : { weight_gradient: 0, bias_gradient: 0 };
+    const before = stage.batch > 0 ? made.micro_batches[stage.batch - 1] : { weight_gradient: 0, bias_gradient: 0 };
     const held = updated || stage.kind === "backward" ? shown : before;
     /** @param {string} name @param {number} i @param {number} sum */
     const row = (name, i, sum) => h("tr", {}, h("th", { scope: "row" }, name),

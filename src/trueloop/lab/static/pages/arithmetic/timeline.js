@@ -1,9 +1,9 @@
 // @ts-check
-// The run as it goes: epochs as blocks, the windows and iterations of one epoch, the shares of one iteration.
+// The timeline of a run: epochs as blocks, the windows and iterations of one epoch, the shares of one iteration.
 import { fill, h, number } from "../../dom.js";
 import { still } from "../../player.js";
 
-const TICK = 11; // pixels that a mark takes with its space
+const TICK = 11; // pixels per mark, with its margin
 
 /** @param {{go: (place: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
 export function timeline({ go, announce }) {
@@ -12,7 +12,7 @@ export function timeline({ go, announce }) {
   let playing = 0;
   let turn = 0;
   const says = h("p", { class: "says", id: "timeline-says" });
-  const drawn = h("p", { class: "muted drawn" });
+  const coverage = h("p", { class: "muted drawn" });
   const epochs = h("div", { class: "epochs", role: "img" });
   const windows = h("div", { class: "windows", role: "img", "aria-labelledby": "timeline-says" });
   const shares = h("div", { class: "shares", role: "img" });
@@ -27,18 +27,18 @@ export function timeline({ go, announce }) {
   const element = h("section", { class: "panel timeline", "aria-labelledby": "timeline-title" },
     h("h2", { id: "timeline-title" }, "The run, one iteration at a time"),
     h("div", { class: "row player" }, play,
-      button("|◀", "To the beginning", "first"), button("◀", "One iteration back", "back"), button("▶", "Next iteration", "on"),
+      button("|◀", "To the beginning", "first"), button("◀", "One iteration back", "previous"), button("▶", "Next iteration", "next"),
       button("next update", "To the next update", "update"), button("end of the epoch", "To the last iteration of the epoch", "epochs_end"),
       button("next epoch", "To the next epoch", "epoch"), button("▶▶|", "To the last iteration of the run", "last"), rate),
     says, progress,
     h("h3", {}, "Epochs"), epochs,
     epochName, windows, legend(),
-    iterationName, shares, drawn);
+    iterationName, shares, coverage);
 
   async function moveTo(/** @type {string} */ move, aloud = false) {
     if (!answer) return;
-    await go(answer.moves[move]);
-    if (aloud) announce(answer.timeline.says);
+    await go(answer.targets[move]);
+    if (aloud) announce(answer.timeline.position);
   }
 
   async function start() {
@@ -51,7 +51,7 @@ export function timeline({ go, announce }) {
       if (playing !== mine) return;
       if (document.hidden) continue; // not visible
       const before = answer.timeline;
-      await moveTo("on");
+      await moveTo("next");
       if (answer.timeline.epoch === before.epoch && answer.timeline.iteration === before.iteration) return pause();
     }
   }
@@ -65,28 +65,28 @@ export function timeline({ go, announce }) {
   function show(given) {
     answer = given;
     const line = given.timeline;
-    says.textContent = line.says;
-    drawn.textContent = line.drawn;
+    says.textContent = line.position;
+    coverage.textContent = line.coverage;
     progress.value = line.share_of_run;
     epochName.textContent = `Windows of epoch ${(line.epoch + 1).toLocaleString("en-US")}`;
     iterationName.textContent = `This iteration: examples ${line.examples} of the epoch's order`;
     epochs.setAttribute("aria-label", `Epoch ${line.epoch + 1}`);
     fill(epochs, ...line.epochs.map((/** @type {any} */ epoch) => ("hidden" in epoch ? gap(epoch.hidden) : h("span", {
-      class: `epoch ${state(epoch.place, line.epoch)}`, title: `Epoch ${epoch.name}`,
-      onclick: () => { pause(); go({ epoch: epoch.place, iteration: 0 }); },
+      class: `epoch ${state(epoch.index, line.epoch)}`, title: `Epoch ${epoch.name}`,
+      onclick: () => { pause(); go({ epoch: epoch.index, iteration: 0 }); },
     }, epoch.name))));
     windows.style.setProperty("--tick", `${tickWidth(line.windows)}px`);
     fill(windows, ...line.windows.map((/** @type {any} */ window) => ("hidden" in window ? gap(window.hidden) : bracket(window, line))));
-    shares.setAttribute("aria-label", line.says);
+    shares.setAttribute("aria-label", line.position);
     fill(shares, ...line.shares.map((/** @type {any} */ share) => ("hidden" in share ? gap(`${share.hidden} more processes`) : h("span", { class: "share" },
       h("span", { class: "fill", style: { width: `${Math.min(100, share.share * 100)}%` } }),
-      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${number(share.examples)}` : share.holds)))));
+      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${number(share.examples)}` : share.count)))));
   }
 
-  /** As wide as there is room for, so that few iterations are easy to hit and many still fit. @param {any[]} drawn_ */
+  /** The width that fits all marks, larger for few iterations so that they are easy to click. @param {any[]} drawn_ */
   function tickWidth(drawn_) {
     const marks = drawn_.flatMap((window) => window.iterations ?? []);
-    const gaps = drawn_.length + marks.length - drawn_.filter((window) => window.iterations).length - marks.filter((mark) => mark.place !== undefined).length;
+    const gaps = drawn_.length + marks.length - drawn_.filter((window) => window.iterations).length - marks.filter((mark) => mark.index !== undefined).length;
     const lacking = drawn_.reduce((sum, window) => sum + (window.missing ?? 0), 0);
     const free = (windows.clientWidth || 660) - 14 * drawn_.length - 56 * gaps;
     return Math.max(6, Math.min(26, free / (marks.length + lacking) - 2));
@@ -94,9 +94,9 @@ export function timeline({ go, announce }) {
 
   /** @param {any} window @param {any} line */
   function bracket(window, line) {
-    const when = state(window.place, line.window);
+    const when = state(window.index, line.window);
     const closed = when === "done" || (when === "now" && line.closes_window);
-    return h("span", { class: `window ${when} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: ${window.lacks} missing` : ""}` },
+    return h("span", { class: `window ${when} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: ${window.missing_count} missing` : ""}` },
       h("span", { class: "ticks" },
         window.iterations.map((/** @type {any} */ mark) => ("hidden" in mark ? gap(mark.hidden) : tick(mark, line, when))),
         Array.from({ length: window.missing }, () => h("i", { class: "tick missing" }))),
@@ -105,20 +105,20 @@ export function timeline({ go, announce }) {
 
   /** @param {any} mark @param {any} line @param {string} when */
   function tick(mark, line, when) {
-    const now = mark.place === line.iteration;
-    const kind = now ? "now" : mark.place > line.iteration ? "ahead" : when === "now" && !line.closes_window ? "held" : "spent";
+    const now = mark.index === line.iteration;
+    const kind = now ? "now" : mark.index > line.iteration ? "ahead" : when === "now" && !line.closes_window ? "held" : "spent";
     return h("i", {
       class: `tick ${kind} ${mark.share < 1 ? "partial" : ""}`, style: { "--share": Math.max(mark.share, 0.12) },
-      title: `Iteration ${(mark.place + 1).toLocaleString("en-US")}`,
-      onclick: () => { pause(); go({ epoch: line.epoch, iteration: mark.place }); },
+      title: `Iteration ${(mark.index + 1).toLocaleString("en-US")}`,
+      onclick: () => { pause(); go({ epoch: line.epoch, iteration: mark.index }); },
     });
   }
 
-  return { element, show, pause, unmount: pause, room: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK))) };
+  return { element, show, pause, unmount: pause, maxMarks: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK))) };
 }
 
-/** @param {number} place @param {number} now */
-const state = (place, now) => (place < now ? "done" : place === now ? "now" : "ahead");
+/** @param {number} index @param {number} now */
+const state = (index, now) => (index < now ? "done" : index === now ? "now" : "ahead");
 
 /** @param {string} text */
 const gap = (text) => h("span", { class: "gap" }, `⋯ ${text} ⋯`);

@@ -1,5 +1,5 @@
 // @ts-check
-// What a forward keeps in memory, measured in four ways of calling the same model.
+// The memory that a forward pass keeps, measured for four ways of calling the same model.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
 import { form } from "../../controls.js";
@@ -63,11 +63,11 @@ export function memoryPanel({ announce }) {
 
   /** @param {any} data */
   function draw(data) {
-    const most = Math.max(...data.ways.map((/** @type {any} */ way) => way.highest_b));
-    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["way", "kept after the forward", "", "highest", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.ways.map((/** @type {any} */ way, /** @type {number} */ i) => h("tr", {},
+    const most = Math.max(...data.ways.map((/** @type {any} */ way) => way.peak_b));
+    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["way", "kept after the forward", "", "peak", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.ways.map((/** @type {any} */ way, /** @type {number} */ i) => h("tr", {},
       h("th", { scope: "row" }, h("code", {}, way.name)),
       h("td", { class: "bar-place" }, h("span", { class: `bar way-${i}`, style: { width: `${(100 * way.kept_b) / most}%` } })),
-      h("td", { class: "number" }, way.kept), h("td", { class: "number" }, way.highest), h("td", { class: "number" }, way.for_backward), h("td", { class: "number" }, way.median),
+      h("td", { class: "number" }, way.kept), h("td", { class: "number" }, way.peak), h("td", { class: "number" }, way.for_backward), h("td", { class: "number" }, way.median),
       h("td", {}, way.refused ? h("details", {}, h("summary", {}, "refused"), h("p", { class: "mono" }, way.refused)) : "possible")))))));
     const most_ = Math.max(...data.ways.map((/** @type {any} */ way) => way.alive_mib.length));
     curves.set(Array.from({ length: most_ }, (_, i) => i + 1), ...data.ways.map((/** @type {any} */ way) => Array.from({ length: most_ }, (_, i) => way.alive_mib[i] ?? null)));

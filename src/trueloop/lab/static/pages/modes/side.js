@@ -20,7 +20,7 @@ export function side({ name, title, words }) {
 
   const tell = (/** @type {string} */ text) => { sum.textContent = text; };
 
-  /** A number that says how it came about. @param {string} text @param {string} how @param {string} [kind] @param {string} [label] */
+  /** A number that shows its calculation. @param {string} text @param {string} how @param {string} [kind] @param {string} [label] */
   function number(text, how, kind = "", label = "") {
     return h("td", { class: kind }, h("button", { type: "button", class: "cell", "aria-label": `${label}: ${text}`, onfocus: () => tell(how), onclick: () => tell(how), onpointerenter: () => tell(how) }, text));
   }
@@ -46,15 +46,15 @@ export function side({ name, title, words }) {
 
   /** @param {any} passed */
   function masked(passed) {
-    const dropped = passed.kept.flat().filter((/** @type {boolean} */ kept) => !kept).length;
-    const all = passed.kept.flat().length;
+    const dropped = passed.mask.flat().filter((/** @type {boolean} */ keep) => !keep).length;
+    const all = passed.mask.flat().length;
     return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${data.scale}` : "nothing is masked or scaled", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
-      row.map((text, c) => number(passed.kept[r][c] ? text : "×", passed.dropout_sums[r][c], passed.kept[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${passed.kept[r][c] ? "" : ", masked"}`)))));
+      row.map((text, c) => number(passed.mask[r][c] ? text : "×", passed.dropout_sums[r][c], passed.mask[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${passed.mask[r][c] ? "" : ", masked"}`)))));
   }
 
   /** @param {any} passed */
   function outputs(passed) {
-    const verdict = passed.same_as_before === null ? null : passed.same_as_before ? h("span", { class: "badge same" }, "= bitwise equal to the previous pass") : h("span", { class: "badge differs" }, `≠ by up to ${passed.farthest}`);
+    const verdict = passed.same_as_before === null ? null : passed.same_as_before ? h("span", { class: "badge same" }, "= bitwise equal to the previous pass") : h("span", { class: "badge differs" }, `≠ by up to ${passed.max_difference}`);
     return h("div", { class: "block" }, h("h3", {}, "outputs ", verdict), h("div", { class: "scroll" }, h("table", { class: "cells" }, h("tbody", {}, passed.outputs.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`), row.map((text) => h("td", {}, text))))))));
   }
 

@@ -1,5 +1,5 @@
 // @ts-check
-// The graph that torch keeps behind a result, drawn where the server has placed its nodes; and its life, step by step.
+// PyTorch's graph of a result, with node positions from the server, and the bytes that it keeps at each step.
 import { fill, h, svg } from "../../dom.js";
 
 const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
@@ -54,9 +54,9 @@ export function graphPanel({ pick }) {
 
   /** @param {any} each */
   function lifeBar(each) {
-    const moment = trace.moments[each], graph = moment.graph === null ? null : trace.graphs[moment.graph];
+    const state = trace.states[each], graph = state.graph === null ? null : trace.graphs[state.graph];
     const height = Math.round(((graph?.saved_b ?? 0) / tallest) * 44);
-    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${each + 1}, ${moment.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${moment.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(each) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
+    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${each + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(each) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
   }
 
   return {
@@ -66,12 +66,12 @@ export function graphPanel({ pick }) {
       trace = given;
       shown = undefined;
       tallest = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
-      fill(life, trace.moments.map((/** @type {any} */ _, /** @type {number} */ i) => lifeBar(i)));
+      fill(life, trace.states.map((/** @type {any} */ _, /** @type {number} */ i) => lifeBar(i)));
     },
     /** @param {number} step */
     draw(step) {
-      const moment = trace.moments[step], graph = moment.graph === null ? null : trace.graphs[moment.graph];
-      facts_(graph, moment.nodes_alive);
+      const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
+      facts_(graph, state.nodes_alive);
       [...life.children].forEach((bar, i) => (i === step ? bar.setAttribute("aria-current", "step") : bar.removeAttribute("aria-current")));
       if (shown === graph) return;
       shown = graph;

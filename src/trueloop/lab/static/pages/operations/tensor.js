@@ -1,5 +1,5 @@
 // @ts-check
-// One tensor as a card: its numbers, its gradient's below, and what the optimizer keeps for it.
+// One tensor as a card: its numbers, its gradient and its optimizer state.
 import { roving } from "../../cells.js";
 import { h } from "../../dom.js";
 
@@ -27,7 +27,7 @@ function badge(name, at) {
   return text && h("span", { class: `badge of-${at.kind}` }, text);
 }
 
-/** What the line has done to a tensor, in a word; "" = nothing. @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
+/** Describe the line's effect on a tensor in a word; "" = none. @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
 function news(name, { now, changed, first }) {
   const tensor = now.get(name);
   if (first || !tensor || !changed.has(name)) return "";
@@ -38,7 +38,7 @@ function news(name, { now, changed, first }) {
 /** @param {any} tensor */
 const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` : "a number");
 
-/** A table of numbers; those that were worked out can be reached with the arrow keys, and say how.
+/** A table of numbers; arrow keys reach the calculated numbers, which show their calculation.
  * @param {any} tensor @param {Parameters<typeof tensorCard>[1]} at */
 function values(tensor, { changed, first, kind, tell }) {
   const moved = new Set(!first && changed.has(tensor.name) ? tensor.moved.map(String) : []);

@@ -1,5 +1,5 @@
 // @ts-check
-// The parts of the pipeline's picture: the dataset, a rank's way, a batch's classes, a padded batch.
+// The parts of the pipeline's picture: the dataset, the stations of a rank, the classes of a batch, a padded batch.
 import { h } from "../../dom.js";
 
 export const CLASSES = ["A", "B", "C"];
@@ -19,14 +19,14 @@ export function dataset(examples, { drawn, now, over }) {
   });
 }
 
-/** One rank's way: order, reading, collate.
+/** The stations of one rank: order, reading, collate.
  * @param {any} rank @param {{place: number, several: boolean, turn: number, phase: number, examples: any[]}} at */
 export function lane(rank, { place, several, turn, phase, examples }) {
   const batch = phase < 0 ? null : rank.batches[turn];
   const taken = new Map();
-  rank.batches.slice(0, phase < 0 ? rank.batches.length : turn).forEach((/** @type {any} */ { numbers }) => numbers.forEach((/** @type {number} */ number) => taken.set(number, (taken.get(number) ?? 0) + 1)));
+  rank.batches.slice(0, phase < 0 ? rank.batches.length : turn).forEach((/** @type {any} */ { indices }) => indices.forEach((/** @type {number} */ number) => taken.set(number, (taken.get(number) ?? 0) + 1)));
   const now = new Map();
-  batch?.numbers.forEach((/** @type {number} */ number) => now.set(number, (now.get(number) ?? 0) + 1));
+  batch?.indices.forEach((/** @type {number} */ number) => now.set(number, (now.get(number) ?? 0) + 1));
   const repeated = new Set(rank.repeated);
   const order = rank.order.map((/** @type {number} */ number, /** @type {number} */ i) => {
     const state = take(taken, number) ? "done" : take(now, number) ? "now" : phase < 0 ? "over" : "ahead";
@@ -36,7 +36,7 @@ export function lane(rank, { place, several, turn, phase, examples }) {
   return h("div", { class: "lane" },
     several && h("h3", {}, `Rank ${place}`),
     h("div", { class: "station order" }, h("h4", {}, `Sampler: the order of ${rank.order.length}`), h("div", { class: "chips", tabindex: "0", role: "group", "aria-label": `${several ? `Rank ${place}: ` : ""}the sampler's order` }, order)),
-    h("div", { class: `station ${phase >= 1 ? "active" : ""}` }, h("h4", {}, reader(batch)), h("div", { class: "chips" }, batch && phase >= 1 ? batch.numbers.map((/** @type {number} */ number) => chip(number, examples)) : idle.cloneNode(true))),
+    h("div", { class: `station ${phase >= 1 ? "active" : ""}` }, h("h4", {}, reader(batch)), h("div", { class: "chips" }, batch && phase >= 1 ? batch.indices.map((/** @type {number} */ number) => chip(number, examples)) : idle.cloneNode(true))),
     h("div", { class: `station ${phase === 2 ? "active" : ""}` }, h("h4", {}, "collate"), batch && phase === 2
       ? h("p", { class: "tensor mono" }, `batch ${turn}: tensor [${batch.shape.join(", ")}]`)
       : idle.cloneNode(true)));
@@ -48,7 +48,7 @@ function reader(batch) {
   return batch.worker < 0 ? "Reading: this process" : `Reading: worker ${batch.worker}`;
 }
 
-/** Take one of a number from what is left of it. @param {Map<number, number>} left @param {number} number */
+/** Decrement the count of an index; return false if it was 0. @param {Map<number, number>} left @param {number} number */
 function take(left, number) {
   const count = left.get(number) ?? 0;
   if (count) left.set(number, count - 1);
@@ -58,7 +58,7 @@ function take(left, number) {
 /** @param {number} number @param {any[]} examples */
 const chip = (number, examples) => h("span", { class: `chip class-${examples[number].label}` }, String(number));
 
-/** What a batch is made of, as a bar.
+/** A bar with the classes of a batch.
  * @param {any} batch @param {{number: number, widest: number, state: string, go: () => void}} at */
 export function bar(batch, { number, widest, state, go }) {
   const parts = batch.composition.map((/** @type {number} */ count, /** @type {number} */ label) => [count, label]).filter((/** @type {number[]} */ [count]) => count > 0);
@@ -75,6 +75,6 @@ export function matrix(batch, { title, classes }) {
   return h("figure", { class: "matrix" },
     h("figcaption", {}, [title, `tokens [${batch.shape.join(", ")}], ${Math.round(batch.padding * 100)} % padding: hatched, where attention_mask is False.`].filter(Boolean).join(": ")),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title} padded batch`.trim() }, h("table", {}, h("tbody", {}, batch.tokens.map((/** @type {number[]} */ row, /** @type {number} */ i) => h("tr", {},
-      h("th", { scope: "row" }, `#${batch.numbers[i]} ${CLASSES[classes[batch.numbers[i]].label]}`),
+      h("th", { scope: "row" }, `#${batch.indices[i]} ${CLASSES[classes[batch.indices[i]].label]}`),
       row.map((token, place) => h("td", { class: place < batch.lengths[i] ? "token" : "pad" }, String(token)))))))));
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// One runner of a race: what it is set to, its plane, what the sanitizer says of it.
+// One run of a race: its settings, its plane, and the sanitizer's findings.
 import { form } from "../../controls.js";
 import { fill, h, later } from "../../dom.js";
 import { newest } from "../../net.js";
@@ -42,7 +42,7 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, han
     onstate: (_, state, reason, again) => handlers.onstate(state, reason, again),
   });
 
-  /** What the sanitizer says so far. */
+  /** Show the sanitizer's findings so far. */
   function judge() {
     const graver = run.findings.filter(({ finding }) => finding.severity !== "note");
     verdict.className = `verdict ${graver.length ? "bad" : run.update ? "good" : ""}`;
@@ -53,12 +53,12 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, han
 
   const self = {
     name, colour, dash, element, run, setup,
-    /** The codes that are found, without notes. */
+    /** Codes of the findings, without notes. */
     get codes() { return run.findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => finding.code); },
-    /** Ask the server whether this can be run, with what all runners share; what a failure needs is set. @param {Record<string, any>} common @returns {Promise<boolean>} */
+    /** Ask the server whether these settings can run together with the shared ones, and apply the changes that failures need. @param {Record<string, any>} common @returns {Promise<boolean>} */
     async prepare(common) {
       const asked = { ...self.setup.config, ...common };
-      if (asked_ === JSON.stringify([asked, self.setup.bugs])) return true; // another runner was changed
+      if (asked_ === JSON.stringify([asked, self.setup.bugs])) return true; // another run was changed
       try {
         const answer = await asks({ config: asked, bugs: self.setup.bugs });
         if (!answer) return false;

@@ -1,8 +1,8 @@
 // @ts-check
-// How the runners of a race stand: numbers that can be compared, over an axis that all share.
+// The state of the runs of a race: comparable numbers over a shared axis.
 import { fill, h, number } from "../../dom.js";
 
-export const LATEST = 20; // updates that a loss is averaged over before it is compared
+export const LATEST = 20; // number of updates over which losses are averaged before a comparison
 
 /** @typedef {import("../simulator/run.js").Run} Run */
 
@@ -13,7 +13,7 @@ export function examples({ samples, batch, accumulation }) {
   return (update) => Math.floor(update / epoch) * trained + Math.min(trained, (update % epoch) * batch * accumulation);
 }
 
-/** The mean of the latest `LATEST` at every place; from the first that is not finite on there is none. @param {any[]} values @returns {(number | null)[]} */
+/** Running mean of the latest `LATEST` values; null from the first non-finite value on. @param {any[]} values @returns {(number | null)[]} */
 export function averaged(values) {
   let sum = 0;
   return values.map((value, i) => {
@@ -23,10 +23,10 @@ export function averaged(values) {
   });
 }
 
-/** The update after which the held-out accuracy first was at least so high; null = not yet. @param {Run} run @param {number} goal */
+/** Number of updates until the held-out accuracy first reached the goal; null = not yet. @param {Run} run @param {number} goal */
 export const reached = ({ series }, goal) => series.evaluations.find(([, , accuracy]) => typeof accuracy === "number" && accuracy >= goal)?.[0] ?? null;
 
-/** A table of all runners, the first one first. */
+/** A table of all runs, the leading run first. */
 export function standing() {
   const body = h("tbody", {});
   const head = h("th", { scope: "col", class: "number" });

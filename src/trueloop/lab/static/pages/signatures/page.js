@@ -1,5 +1,5 @@
 // @ts-check
-// The page of one failure: all its curves, the broken script, what is known of it, and the two scripts side by side.
+// The page of one failure: all its curves, the broken script, its description, and the two scripts side by side.
 import { block, codePanel } from "../../code.js";
 import { h, number } from "../../dom.js";
 import { ask, patiently } from "../../net.js";

@@ -1,5 +1,5 @@
 // @ts-check
-// A small plot of a quantity, healthy and broken: the server has laid it out in a unit square, this draws it.
+// A small plot of a quantity for both scripts; the server sends coordinates in a unit square.
 import { h, number, svg } from "../../dom.js";
 
 /** @typedef {{x: number[], least: (number | null)[], middle: (number | null)[], most: (number | null)[], lost: number | null}} Band
@@ -36,7 +36,7 @@ function lost(x) {
   return svg("g", { class: "sig-lost" }, svg("line", { x1: x - 4, y1: y - 4, x2: x + 4, y2: y + 4 }), svg("line", { x1: x - 4, y1: y + 4, x2: x + 4, y2: y - 4 }));
 }
 
-/** Runs of neighbours that are there: [x, low, high]. @param {number[]} xs @param {(number | null)[]} low @param {(number | null)[]} high @returns {[number, number, number][][]} */
+/** Split a curve at its gaps into lists of [x, low, high]. @param {number[]} xs @param {(number | null)[]} low @param {(number | null)[]} high @returns {[number, number, number][][]} */
 function stretches(xs, low, high) {
   /** @type {[number, number, number][][]} */
   const found = [[]];

@@ -1,20 +1,20 @@
 // @ts-check
-// What is simulated, as an address that can be shared, and back.
+// Converts the settings of a simulation to an address that can be shared, and back.
 
 /** @typedef {import("../../controls.js").Field} Field */
 /** @typedef {import("./run.js").Setup} Setup */
 
-/** What the runners of a race share; the rest each has for itself. */
+/** Settings that the runs of a race share; each run has its own other settings. */
 export const COMMON = ["dataset", "samples", "noise", "seed", "epochs"];
 
-/** A race of a setup: with what is broken in it against without, or two of it to be changed. @param {Field[]} fields @param {Setup} setup */
+/** Return the address of a race of a setup: with its failures against without, or two equal runs. @param {Field[]} fields @param {Setup} setup */
 export function race(fields, setup) {
   const shared = fields.filter(({ name }) => COMMON.includes(name)), own = fields.filter(({ name }) => !COMMON.includes(name));
   const runner = (/** @type {string[]} */ bugs) => new URLSearchParams(encode(own, { ...setup, bugs, points: [] }, false)).toString();
   return `#/race?${new URLSearchParams({ ...encode(shared, { ...setup, bugs: [], points: [] }, false), a: runner(setup.bugs), b: runner([]) })}`;
 }
 
-/** Only what differs from the defaults is in the address. @param {Field[]} fields @param {Setup} setup @param {boolean} twin @returns {Record<string, string>} */
+/** Encode a setup as address parameters, without settings that have their default. @param {Field[]} fields @param {Setup} setup @param {boolean} twin @returns {Record<string, string>} */
 export function encode(fields, { config, bugs, points }, twin) {
   /** @type {Record<string, string>} */
   const params = {};
@@ -28,7 +28,7 @@ export function encode(fields, { config, bugs, points }, twin) {
   return params;
 }
 
-/** Read an address; what cannot be read is named, and left at its default. The server judges the values.
+/** Parse an address; a parameter that cannot be parsed is reported and keeps its default. The server checks the values.
  * @param {Field[]} fields @param {URLSearchParams} params
  * @returns {{setup: Setup, twin: boolean, play: boolean, wrong: string[]}} */
 export function read(fields, params) {

@@ -1,5 +1,5 @@
 // @ts-check
-// Train, pause, step, reset, other data; how fast; twin; share. What state the run is in.
+// The bar of the simulator: train, pause, step, reset, new data, speed, twin run, sharing, and the state of the run.
 import { h } from "../../dom.js";
 import { SPEEDS } from "./pace.js";
 

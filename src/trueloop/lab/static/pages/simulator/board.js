@@ -1,10 +1,10 @@
 // @ts-check
-// The plane: what the network decides, and the points. A click adds a point, shift and a click take one away; so do keys.
+// The plane: the network's decisions and the points. A click or Enter adds a point; shift-click or Delete removes one.
 import { colour, h, number } from "../../dom.js";
 import { drawPoint, ink, mixed, named, palette, putBytes, rgb } from "./shapes.js";
 
 const NOT_FINITE = 255;
-const STEP = 1 / 16; // of the half side: how far an arrow key goes
+const STEP = 1 / 16; // step of an arrow key, as a fraction of half the width
 
 /** @typedef {[number, number, number]} Point x, y, class */
 

@@ -1,16 +1,16 @@
 // @ts-check
-// The curves of a run, of its twin, and of the runs before: on charts that are drawn at most once per frame.
+// The curves of a run, of its twin and of earlier runs, on charts that are drawn at most once per frame.
 import { chart } from "../../chart.js";
 import { fill, h, number } from "../../dom.js";
 
 /** @typedef {import("./run.js").Run} Run */
 /** @typedef {import("./run.js").Series} Series */
 
-const MOST = 1500; // places on the axis; beyond, the lowest and the highest of each stretch are drawn
+const MOST = 1500; // points of a curve; a longer one is reduced to the lowest and highest value of each section
 const DASHES = [[2, 3], [7, 3], [1, 5], [9, 3, 2, 3], [4, 6]];
 export const GHOSTS = DASHES.length;
 
-/** A curve at few enough places that still show its lowest and highest. @param {[number[], any[]]} curve @param {number} [most]
+/** Reduce a curve to few points, keeping its lowest and highest values. @param {[number[], any[]]} curve @param {number} [most]
  * @returns {[number[], any[]]} */
 export function thinned([xs, ys], most = MOST) {
   const length = xs.length;
@@ -24,7 +24,7 @@ export function thinned([xs, ys], most = MOST) {
       if (low < 0 || ys[i] < ys[low]) low = i;
       if (high < 0 || ys[i] > ys[high]) high = i;
     }
-    if (low < 0) kept.push(from); // nothing finite: the gap stays one
+    if (low < 0) kept.push(from); // no finite value: keep the gap
     else if (low === high) kept.push(low);
     else kept.push(Math.min(low, high), Math.max(low, high));
   }
@@ -32,7 +32,7 @@ export function thinned([xs, ys], most = MOST) {
   return [kept.map((i) => xs[i]), kept.map((i) => ys[i])];
 }
 
-/** Curves over one axis; undefined where a curve has no value of its own. @param {[number[], any[]][]} curves @returns {[number[], ...any[][]]} */
+/** Align curves on one axis; undefined where a curve has no value. @param {[number[], any[]][]} curves @returns {[number[], ...any[][]]} */
 export function together(curves) {
   const few = curves.map((each) => thinned(each));
   const longest = few.reduce((best, [xs]) => (xs.length > best.length ? xs : best), /** @type {number[]} */ ([]));
@@ -49,7 +49,7 @@ export function together(curves) {
   })];
 }
 
-/** The first update whose value is not finite, null where all are. @param {Series} series @returns {number | null} */
+/** Return the first update with a non-finite value; null if all values are finite. @param {Series} series @returns {number | null} */
 export function firstNotFinite(series) {
   const at = series.loss.findIndex((value) => typeof value !== "number");
   return at < 0 ? null : series.update[at];
@@ -67,7 +67,7 @@ const CHARTS = [
   { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], of: (s) => [[s.at, s.memory]] },
   { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], of: (s) => [[s.at, s.graphs]] },
 ];
-const FIRST = 2; // of the charts: drawn with every frame, the others a few times a second
+const FIRST = 2; // number of charts drawn with every frame; the others are drawn a few times per second
 
 /** @typedef {{label: string, series: Series, setup: import("./run.js").Setup}} Ghost */
 
@@ -129,7 +129,7 @@ export function curves({ onghosts }) {
   return {
     places, events, chips, arrange, draw, describe,
     get ghosts() { return ghosts; },
-    /** Keep a run behind the next one. @param {Ghost} ghost */
+    /** Keep the curves of a run behind those of the next run. @param {Ghost} ghost */
     keep(ghost) {
       ghosts = [...ghosts, ghost].slice(-GHOSTS);
       showGhosts();

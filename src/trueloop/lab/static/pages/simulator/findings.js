@@ -1,5 +1,5 @@
 // @ts-check
-// The findings of the run: a card each, with line, evidence and fix.
+// The findings of the run: one card per finding, with line, evidence and fix.
 import { fill, h } from "../../dom.js";
 
 /** @param {{onpick: (line: number) => void}} options */

@@ -1,11 +1,11 @@
 // @ts-check
-// The network, layers from left to right: what each neuron says of the plane, and every weight as a line.
+// The network, layers from left to right: a map of each neuron's output over the plane, and a line per weight.
 import { colour, h, svg } from "../../dom.js";
 import { mixed, palette, putBytes, rgb, ink } from "./shapes.js";
 
-const NEAR = 6; // pixels from a line that still count as on it
+const NEAR = 6; // maximum distance of the pointer from a line, in pixels
 const ROW = 23, LEAST = 150;
-const HIGH = 20; // neurons above each other; a wider layer stands in several columns
+const HIGH = 20; // neurons per column; a wider layer has several columns
 
 /** @typedef {{kind: "weight", layer: number, to: number, from: number} | {kind: "neuron", layer: number, to: number}} Picked layer: which weights, from 0; the head is the last */
 /** @typedef {{x: number, y: number, size: number}} Node_ */
@@ -110,7 +110,7 @@ export function network({ onhover, onpick }) {
     context.globalAlpha = 1;
   }
 
-  /** What lies under the pointer. @param {MouseEvent} event @returns {Picked | null} */
+  /** Return the weight or neuron under the pointer. @param {MouseEvent} event @returns {Picked | null} */
   function under(event) {
     const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
     for (let column = 1; column < columns.length; column++) {
@@ -147,7 +147,7 @@ export function network({ onhover, onpick }) {
     begin(given) { layers = given; arrange(); },
     /** @param {import("./run.js").Run} run */
     paint(run) { shown = run; draw(); },
-    /** Put one neuron's map on a canvas. @param {HTMLCanvasElement} into @param {string} name */
+    /** Draw one neuron's map on a canvas. @param {HTMLCanvasElement} into @param {string} name */
     enlarge(into, name) {
       const picture = shown?.planes.get(name);
       if (picture) putBytes(into, picture.bytes, picture.plane.width, pixels);
@@ -160,7 +160,7 @@ export function network({ onhover, onpick }) {
   };
 }
 
-/** Where on its way up or down the curve of a weight is, at a share of its way across: its ends are level. @param {number} share */
+/** Return the vertical progress of a weight's curve at a horizontal fraction; the curve is level at both ends. @param {number} share */
 function bezierAt(share) {
   let low = 0, high = 1;
   for (let i = 0; i < 20; i++) {

@@ -1,5 +1,5 @@
 // @ts-check
-// The numbers of the moment.
+// The current numbers of a run.
 import { fill, h, number } from "../../dom.js";
 
 const SHOWN = /** @type {const} */ ([

@@ -5,9 +5,9 @@
 
 /** Names of the speeds, in updates per second; 0 = as fast as the machine. */
 export const SPEEDS = /** @type {[number, string][]} */ ([[0, "full speed"], [60, "60 updates/s"], [10, "10 updates/s"], [2, "2 updates/s"]]);
-const MAX_AHEAD_S = 0.25; // how far two runs that go in step may go before they wait for each other
+const MAX_AHEAD_S = 0.25; // how far one of two synchronised runs may be ahead
 
-/** Lets runs go on a little at a time where they have to be held; a single one at full speed just goes.
+/** Continues runs in small portions to control their speed; a single run at full speed continues freely.
  * @param {() => Run[]} runs */
 export function pace(runs) {
   let speed = 0, goes = false, goal = 0, began_ms = 0, from = 0;
@@ -29,7 +29,7 @@ export function pace(runs) {
       if (!speed && runs().length === 1) runs()[0].send("run");
       else this.tick();
     },
-    /** Hold all runs, at one update. */
+    /** Pause all runs at the same update. */
     pause() {
       goes = false;
       for (const run of runs()) run.send("pause");
@@ -43,7 +43,7 @@ export function pace(runs) {
     },
     /** Stop, because another run starts. */
     stop() { goes = false; },
-    /** To be called as time passes and as frames come. */
+    /** Must be called regularly and for each frame. */
     tick() {
       if (!goes || (!speed && runs().length === 1)) return;
       const slowest = behind();

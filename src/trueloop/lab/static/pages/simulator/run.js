@@ -1,10 +1,10 @@
 // @ts-check
-// One run on a worker of its own: what it was begun with, what has come of it, and the frames that were painted.
+// One run with its own worker: its settings, its results, and the acknowledgement of painted frames.
 import { Live } from "../../net.js";
 
 /** @typedef {{config: Record<string, any>, bugs: string[], points: [number, number, number][]}} Setup */
 
-/** The curves of a run; every point is kept. */
+/** The curves of a run with all their points. */
 export class Series {
   constructor() {
     /** @type {number[]} */ this.update = [];
@@ -23,7 +23,7 @@ export class Series {
   take(header) {
     const { update, loss, norm, rate } = header.points;
     for (let i = 0; i < update.length; i++) {
-      this.update.push(update[i] + 1); // updates are counted from 1 on the page: after so many
+      this.update.push(update[i] + 1); // the page counts updates from 1
       this.loss.push(loss[i]);
       this.norm.push(norm[i]);
       this.rate.push(rate[i]);
@@ -40,14 +40,14 @@ export class Series {
   get last() { return this.update.length - 1; }
 }
 
-/** A live run. It restarts by itself after a reconnection. */
+/** A live run, which restarts automatically after a reconnection. */
 export class Run {
   /** @param {{onbegan: (run: Run) => void, onframe: (run: Run) => void, onfinding: (run: Run, message: any) => void, onrefused: (words: any) => void,
    *           onended: (run: Run) => void, onscript?: (run: Run) => void, onstate: (before: string, state: string, reason: string, again: boolean) => void}} handlers */
   constructor(handlers) {
     this.handlers = handlers;
     /** @type {Setup | null} */ this.setup = null;
-    this.id = this.known = 0; // known: the newest that was ever begun
+    this.id = this.known = 0; // known: id of the newest run that has started
     this.ready = false;
     this.lost = false;
     this.neurons = false;
@@ -95,7 +95,7 @@ export class Run {
     this.live.send({ do: "show_neurons", neurons });
   }
 
-  /** Tell the worker something. @param {"run" | "pause" | "step" | "run_until" | "edit" | "add_point" | "remove_point"} what @param {object} [more] */
+  /** Send a command to the worker. @param {"run" | "pause" | "step" | "run_until" | "edit" | "add_point" | "remove_point"} what @param {object} [more] */
   send(what, more = {}) {
     if (this.began && !this.ended) this.live.send({ do: what, ...more });
   }
@@ -113,12 +113,12 @@ export class Run {
       this.ready = true;
       if (this.setup) this.begin(this.setup);
     } else if (message.kind === "started") {
-      this.clear(); // two may have been asked for at once: the first has begun, and ended, in between
+      this.clear(); // if two runs were requested, the first has started and ended meanwhile
       this.id = this.known = message.run;
       this.began = message;
       this.handlers.onbegan(this);
     } else if (message.kind === "refused") this.handlers.onrefused(message);
-    else if (message.kind === "ended" && !this.id && message.run > this.known) this.handlers.onrefused({ what: message.why }); // it never began
+    else if (message.kind === "ended" && !this.id && message.run > this.known) this.handlers.onrefused({ what: message.why }); // the run never started
     if (message.run !== this.id || !this.id) return;
     if (message.kind === "finding") {
       this.findings.push(message);
@@ -136,7 +136,7 @@ export class Run {
   /** @param {any} header @param {Uint8Array[]} planes */
   take(header, planes) {
     this.newest = Math.max(this.newest, header.frame);
-    if (header.run !== this.id) return this.painted(); // of an earlier run: it is not painted
+    if (header.run !== this.id) return this.painted(); // a frame of an earlier run is not painted
     this.header = header;
     if (!this.ended) this.state = header.state;
     this.series.take(header);

@@ -1,5 +1,5 @@
 // @ts-check
-// The classic experiments: one click runs each on the server, and says what was measured.
+// The classic experiments: a click runs one on the server and shows its measurements.
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
 import { Live } from "../../net.js";

@@ -1,5 +1,5 @@
 // @ts-check
-// The script that runs, with the lines that were broken and the line that was found.
+// The script that runs, with the injected lines and the line of the finding marked.
 import { codePanel } from "../../code.js";
 import { fill, h } from "../../dom.js";
 

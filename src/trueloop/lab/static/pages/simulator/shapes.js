@@ -1,10 +1,10 @@
 // @ts-check
-// A class has a colour and a shape; digits are drawn as numbers.
+// Each class has a colour and a shape; digits are drawn as numbers.
 import { colour } from "../../dom.js";
 
 const SHAPES = ["circle", "square", "triangle"];
 
-/** What a class is called. @param {number} label @param {number} classes */
+/** Return the name of a class. @param {number} label @param {number} classes */
 export const named = (label, classes) => (classes > SHAPES.length ? `digit ${label}` : `class ${label} (${SHAPES[label]})`);
 
 /** @param {number} label */
@@ -61,7 +61,7 @@ export function rgb(text) {
 /** @param {[number, number, number]} a @param {[number, number, number]} b @param {number} share of b */
 export const mixed = (a, b, share) => a.map((value, i) => Math.round(value + (b[i] - value) * share));
 
-/** Pixels for the 256 bytes of a picture. @param {(byte: number) => number[]} colourOf */
+/** Return the pixel value of each of the 256 bytes of a picture. @param {(byte: number) => number[]} colourOf */
 export function palette(colourOf) {
   const pixels = new Uint32Array(256);
   for (let byte = 0; byte < 256; byte++) {
@@ -71,7 +71,7 @@ export function palette(colourOf) {
   return pixels;
 }
 
-/** Put bytes on a canvas of their size. @param {HTMLCanvasElement} canvas @param {Uint8Array} bytes @param {number} width @param {Uint32Array} pixels */
+/** Draw a picture in bytes on a canvas. @param {HTMLCanvasElement} canvas @param {Uint8Array} bytes @param {number} width @param {Uint32Array} pixels */
 export function putBytes(canvas, bytes, width, pixels) {
   const height = bytes.length / width;
   if (canvas.width !== width || canvas.height !== height) {

@@ -1,5 +1,5 @@
 // @ts-check
-// One neuron or weight, enlarged and to be set; and all weights as a table, for keys and screen readers.
+// One neuron or weight, enlarged and editable; and all weights as a table, for keyboards and screen readers.
 import { fill, h, number } from "../../dom.js";
 
 /** @typedef {import("./network.js").Picked} Picked */

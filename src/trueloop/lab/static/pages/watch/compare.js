@@ -1,5 +1,5 @@
 // @ts-check
-// Several runs side by side: the settings in which they differ, and how far each came.
+// Several runs side by side: their different settings, progress and metrics.
 import { fill, h, number } from "../../dom.js";
 
 export function compare() {
@@ -21,7 +21,7 @@ export function compare() {
   return { element, show };
 }
 
-/** How far each is, and the newest value of every metric. @param {any[]} runs @returns {[string, any[]][]} */
+/** Return the progress of each run, and the newest value of every metric. @param {any[]} runs @returns {[string, any[]][]} */
 function measured(runs) {
   const newest = (/** @type {any} */ run) => Object.fromEntries(run.panels.flatMap((/** @type {any} */ panel) => panel.curves
     .filter((/** @type {any} */ curve) => curve.kind === "points" && curve.y.length)
