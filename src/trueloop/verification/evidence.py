@@ -15,7 +15,7 @@ class Verdict(StrEnum):
     NOT_APPLICABLE = "not applicable"
     """The target does not have this property, or lacks the needed fields."""
     NOT_JUDGED = "not judged"
-    """The verified code raised, or the time was up."""
+    """The user's code raised an error, or the time was up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
