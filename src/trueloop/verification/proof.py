@@ -58,7 +58,7 @@ def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | 
         options: options of this proof.
 
     Raises:
-        TrueloopError: the target is inconsistent: loss and batch, or optimizer and model, do not fit.
+        TrueloopError: the target is inconsistent: loss and batch, or optimizer and model, do not fit together.
     """
     snapshot = ModelSnapshot(context.original)
     started = context.clock()

@@ -10,10 +10,10 @@ from trueloop.doctor.machine import SHARED_MEMORY, Machine
 MIN_MEMORY: Final = 2**30  # torch with its libraries takes 0.3 to 0.6 GiB before the first tensor
 SMALL_SHARED_MEMORY: Final = 256 * 2**20
 """Size below which /dev/shm is reported even if the batch size is unknown: 4 workers with batches of 32 MiB."""
-BASE_FILES: Final = 64  # files of torch's libraries, the journal, data files, the terminal
+BASE_FILES: Final = 64  # libraries, the journal, data files, the terminal
 FILES_PER_WORKER: Final = 3  # both ends of the worker's queue, and the pipe that reports its exit
 TENSORS_PER_BATCH: Final = 8  # in a large batch; each tensor in shared memory is an open file on Linux
-BASE_PROCESSES: Final = 8  # threads per training process: torch's own, and the writers of journal and checkpoints
+BASE_PROCESSES: Final = 8  # threads per training process: those of torch, and the writers of journal and checkpoints
 PROCESSES_PER_WORKER: Final = 3  # the worker process, and the threads that feed its queue
 
 
