@@ -332,7 +332,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         DEFAULT,
         {"folder": Folder(path="/app", kind="overlay"), "container": "docker"},
         Level.WARNING,
-        "removed with it",
+        "deletes runs and checkpoints",
         "Mount a volume",
     ),
     "a folder in memory": (
