@@ -62,7 +62,7 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 class _RecordUpdater:
-    """Adds lines to a record; skips lines that the record already includes because they were written while it was made."""
+    """Adds lines to a record; skips lines that the record already includes."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record: dict[str, Any] = {**record, **{kind: dict(record[kind]) for kind in ("last", "lowest", "highest")}}
