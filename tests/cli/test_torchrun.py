@@ -289,8 +289,8 @@ def test_in_a_step_of_slurm_the_machines_are_known():
         ((2, None, "a:1", None), {}, "--nodes is not given"),
         ((2, 2, "a", None), {}, "--rendezvous is 'a'."),
         ((2, 2, "a:99999", None), {}, "--rendezvous is 'a:99999'."),
-        ((2, None, None, None), {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "one of 4 already"),
-        ((2, None, None, None), {"TORCHELASTIC_RUN_ID": "x"}, "one of several already"),
+        ((2, None, None, None), {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "already one of 4."),
+        ((2, None, None, None), {"TORCHELASTIC_RUN_ID": "x"}, "already one of several."),
         (
             (2, None, None, None),
             {**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"},
