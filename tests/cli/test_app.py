@@ -164,8 +164,8 @@ def test_an_output_that_takes_no_more_gets_words_and_no_traceback(words: list[st
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "error: What was asked for cannot be written: No space left on device.",
-        "fix: Make room, or write it elsewhere.",
+        "error: The output cannot be written: No space left on device.",
+        "fix: Free space, or write to another place.",
     ]
 
 

@@ -80,7 +80,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path):
         ("epoch = 3", "sets 'epoch', which is not a setting.", "Did you mean 'epochs'?"),
         ("[optimm]\nlr = 1.0", "sets 'optimm.lr'", "Did you mean 'optim.lr'?"),
         ("lr = 0.1", "sets 'lr'", "Did you mean 'optim.lr'?"),
-        ("[guard]\nxyz = 1", "sets 'guard.xyz'", "Known are guard.enabled, guard.max_in_a_row, guard.locate."),
+        ("[guard]\nxyz = 1", "sets 'guard.xyz'", "The settings are guard.enabled, guard.max_in_a_row, guard.locate."),
     ],
 )
 def test_a_typo_is_corrected(tmp_path: Path, text: str, what: str, fix: str):
@@ -110,7 +110,7 @@ def test_a_value_of_the_wrong_type_is_named(tmp_path: Path, text: str, what: str
 
 
 def test_the_recipes_own_value_is_offered_instead(tmp_path: Path):
-    assert lesson(tmp_path, "[optim]\nlr = []").fix == "The recipe's own value is 0.001."
+    assert lesson(tmp_path, "[optim]\nlr = []").fix == "The recipe's default is 0.001."
 
 
 def test_broken_toml_says_where(tmp_path: Path):

@@ -54,7 +54,7 @@ def test_whether_it_is_this_machine(text: str, here: bool):
 def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "is_local", lambda _: False)
     with pytest.raises(ProcessLost, match=f"Nothing answers at localhost:{port}") as error:
-        wait_for_listener(f"localhost:{port}", patience_s=0.1)
+        wait_for_listener(f"localhost:{port}", timeout_s=0.1)
     assert "Start the same command on localhost" in error.value.fix
 
 
@@ -64,15 +64,15 @@ def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.Monk
     timer = threading.Timer(0.2, lambda: opened.append(socket.create_server(("localhost", port))))
     began = time.monotonic()
     timer.start()
-    wait_for_listener(f"localhost:{port}", patience_s=30)
+    wait_for_listener(f"localhost:{port}", timeout_s=30)
     assert opened
     assert time.monotonic() - began >= 0.2
     opened[0].close()
 
 
 def test_this_machine_and_nowhere_are_not_waited_for(port: int):
-    wait_for_listener(None, patience_s=0)
-    wait_for_listener(f"localhost:{port}", patience_s=0)
+    wait_for_listener(None, timeout_s=0)
+    wait_for_listener(f"localhost:{port}", timeout_s=0)
 
 
 def test_the_store_is_held_by_one_only(port: int):

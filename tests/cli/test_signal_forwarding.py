@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.cli import signal_forwarding
-from trueloop.cli.signal_forwarding import SignalForwarder, ignore_signals
+from trueloop.cli.signal_forwarding import SignalForwarder, torchrun_log_disabled
 
 
 class Stop(Exception):
@@ -68,6 +68,6 @@ def test_torchrun_is_quiet_only_inside():
     from torch.distributed.elastic.agent.server import api
 
     level = logging.getLogger(api.__name__).level
-    with ignore_signals():
+    with torchrun_log_disabled():
         assert not logging.getLogger(api.__name__).isEnabledFor(logging.ERROR)
     assert logging.getLogger(api.__name__).level == level

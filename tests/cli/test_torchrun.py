@@ -24,7 +24,7 @@ from trueloop.cli.torchrun import (
     check_parallel_config,
     launch_from_options,
     run_processes,
-    threads_each,
+    threads_per_process,
     worker_command,
 )
 from trueloop.core.errors import InvalidConfig, ProcessLost, TrueloopError
@@ -89,10 +89,10 @@ def test_every_process_gets_the_words_as_they_are(
     said = [json.loads((tmp_path / f"started-0-{rank}").read_text()) for rank in range(2)]
     assert [one[0] for one in said] == [words, words]
     assert {one[1]["WORLD_SIZE"] for one in said} == {"2"}
-    threads = threads_each(2)
+    threads = threads_per_process(2)
     assert {one[1]["OMP_NUM_THREADS"] for one in said} == {str(threads)}
     noun = "thread" if threads == 1 else "threads"
-    assert capfd.readouterr().err == f"Starts 2 processes; {threads} {noun} each (OMP_NUM_THREADS).\n"
+    assert capfd.readouterr().err == f"Starting 2 processes; {threads} {noun} each (OMP_NUM_THREADS).\n"
 
 
 def test_a_setting_that_cannot_work_is_said_once_and_not_tried_again(
@@ -225,7 +225,7 @@ def test_two_machines_meet(workers: Callable[..., int], tmp_path: Path):
     ]
 
 
-@pytest.mark.parametrize(("code", "why"), [(130, None), (143, None), (0, "did not meet"), (1, "did not meet")])
+@pytest.mark.parametrize(("code", "why"), [(130, None), (143, None), (0, "did not connect"), (1, "did not connect")])
 def test_machines_that_do_not_come_back_after_all_were_told_to_stop(
     code: int, why: str | None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -289,8 +289,8 @@ def test_in_a_step_of_slurm_the_machines_are_known():
         ((2, None, "a:1", None), {}, "--nodes is not given"),
         ((2, 2, "a", None), {}, "--rendezvous is 'a'."),
         ((2, 2, "a:99999", None), {}, "--rendezvous is 'a:99999'."),
-        ((2, None, None, None), {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "one of 4 already"),
-        ((2, None, None, None), {"TORCHELASTIC_RUN_ID": "x"}, "one of several already"),
+        ((2, None, None, None), {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "already one of 4."),
+        ((2, None, None, None), {"TORCHELASTIC_RUN_ID": "x"}, "already one of several."),
         (
             (2, None, None, None),
             {**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"},

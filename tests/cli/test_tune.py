@@ -64,8 +64,8 @@ def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", lambda *_, **__: found)
     assert tune("tabular") == 0
     out = capsys.readouterr().out
-    assert "The largest micro-batch that fits, of those tried, is 8." in out
-    assert "2,500 examples/s where nothing could be trained" in out
+    assert "The largest tried micro-batch that fits into memory is 8." in out
+    assert "2,500 examples/s; the original settings did not fit into memory" in out
     assert tune("tabular --json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["before"], told["largest_micro_batch"]) == (None, 8)

@@ -250,7 +250,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         DEFAULT,
         {"shared": NOTHING, "container": "podman"},
         Level.WARNING,
-        "has a size of 64.0 MiB only",
+        "has a size of only 64.0 MiB",
         "shm_size",
     ),
     "no shared memory": ("shared-memory", DEFAULT, {"shared": None}, Level.UNKNOWN, "no /dev/shm", ""),
@@ -332,7 +332,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         DEFAULT,
         {"folder": Folder(path="/app", kind="overlay"), "container": "docker"},
         Level.WARNING,
-        "removed with it",
+        "deletes runs and checkpoints",
         "Mount a volume",
     ),
     "a folder in memory": (

@@ -54,7 +54,7 @@ def test_the_headline_has_the_severity(report: Report):
 
 
 def test_verdicts_are_counted_and_reasons_grouped(report: Report):
-    assert format_counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
+    assert format_counts(report) == "4 of 8 checks judged (3 fired, 1 passed); 1 not applicable, 3 not judged"
     assert list(reasons_not_judged(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
     assert repeat_notes(report) == {"GRD001": "seen 312 more times, at other lines"}
 

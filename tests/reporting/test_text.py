@@ -62,10 +62,10 @@ warning MEM001  Graphs are kept
   fix   Keep loss.item().
   more  trueloop explain MEM001
 
-judged      4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not
+judged      4 of 8 checks judged (3 fired, 1 passed); 1 not applicable, 3 not
             judged
 not judged  DAT001, DAT002: no held-out loader was swept
-            1 that a run cannot prove; trueloop lint and trueloop doctor can
+            1 that only trueloop lint or trueloop doctor can judge
 suppressed  2 findings by comments or settings
 traced      1200 updates in 4.0 s, 52 fully; tracing took at least 1.2 % of the
             time (50.0 ms)

@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_copied_is_told(classes):
             raise TypeError("cannot pickle '_thread.lock' object")
 
     bench = ProofContext(ProofTarget(model=Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes))
-    with pytest.raises(InvalidModel, match="Give a function that creates the model"):
+    with pytest.raises(InvalidModel, match="Pass a function that creates the model"):
         bench.training_copy()
     made = ProofContext(
         ProofTarget(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)

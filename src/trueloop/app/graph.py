@@ -30,7 +30,7 @@ def graph_of(recipe: Recipe) -> Graph:
 
     Raises:
         InvalidModel: the loss has no graph.
-        TrueloopError: what cannot training, with what to do.
+        TrueloopError: the recipe cannot be trained.
     """
     config = recipe.train
     validate(config)
@@ -40,8 +40,8 @@ def graph_of(recipe: Recipe) -> Graph:
     model = _prepare_model(parts.model, config, device)
     objective = as_objective(parts.objective)
     objective.to(device)
-    alone = replace(config, workers=0)
-    source = DataFeed(alone, collate=parts.collate, pin_memory=False).training_source(
+    without_workers = replace(config, workers=0)
+    source = DataFeed(without_workers, collate=parts.collate, pin_memory=False).training_source(
         parts.train, sampler=parts.sampler, labels=parts.labels
     )
     batch = move_to_device(next(iter(source.epoch(0))).data, device)
@@ -50,7 +50,7 @@ def graph_of(recipe: Recipe) -> Graph:
         terms = objective(model, batch)
         loss = torch.stack([term.weight * term.sum / (1 if term.count is None else term.count) for term in terms]).sum()
     check_graph(loss)
-    names = ("output", *(f"output {place}" for place in range(1, len(terms))))
+    names = ("output", *(f"output {index}" for index in range(1, len(terms))))
     outputs = dict(pair for name, term in zip(names, terms, strict=True) for pair in leaves(term.output, name))
     return inspect(loss, model, {"loss": loss, **dict(leaves(batch, "batch")), **outputs})
 
@@ -70,13 +70,13 @@ def graph_of_target(target: ProofTarget) -> Graph:
         batch = context.batch
         with record_modules(training.model), torch.enable_grad():
             loss = training.mean_loss(batch)
-    except NotApplicable as lack:
+    except NotApplicable as reason:
         raise InvalidConfig(
-            f"There is no graph to show: {lack}", fix="Give the ProofTarget a loss, and a batch or a loader."
+            f"There is no graph to show: {reason}", fix="Pass the ProofTarget a loss, and a batch or a loader."
         ) from None
     check_graph(loss)
-    named = dict(leaves(outputs[0] if outputs else None, "output"))
-    return inspect(loss, training.model, {"loss": loss, **dict(leaves(batch, "batch")), **named})
+    output = dict(leaves(outputs[0] if outputs else None, "output"))
+    return inspect(loss, training.model, {"loss": loss, **dict(leaves(batch, "batch")), **output})
 
 
 def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:

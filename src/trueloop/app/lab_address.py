@@ -1,4 +1,4 @@
-"""Finds the user's running lab on this machine, or starts one that outlives this process.
+"""Finds the user's running lab on this machine, or starts a lab that continues after this process.
 
 LIVE/lab.json   port and process of the newest lab
 """
@@ -21,14 +21,14 @@ from trueloop.runs.live.process_alive import is_alive, process_start_ticks
 ADDRESS_FILE, LOG_FILE = "lab.json", "lab.log"
 HOST: Final = "127.0.0.1"
 LAB_ARGUMENTS: Final = ("-P", "-m", "trueloop")
-"""Python's arguments. -P: modules such as a random.py in the user's folder must not be imported."""
-IDLE_HOURS: Final = "12"  # of idle time, after which an automatically started lab exits if no script runs
+"""Arguments of Python. With -P, a file such as random.py in the user's folder is not imported."""
+IDLE_HOURS: Final = "12"  # an automatically started lab exits after this idle time if no script runs
 REQUIRED_PACKAGES: Final = ("starlette", "uvicorn", "websockets")
-CONNECT_TIMEOUT_S: Final = 0.25  # timeout for connecting to a lab on this machine
+CONNECT_TIMEOUT_S: Final = 0.25
 
 
 def write_address(environment: Mapping[str, str], port: int) -> None:
-    """Publish the address of this process's lab, replacing older ones; without effect if it cannot be written."""
+    """Publish the address of this process's lab instead of an older one; errors while writing are ignored."""
     folder = live_folder(environment)
     try:
         ensure_private_folder(folder)
@@ -41,7 +41,7 @@ def write_address(environment: Mapping[str, str], port: int) -> None:
 
 
 def read_address(environment: Mapping[str, str]) -> str:
-    """Return the address of this user's running lab, "http://127.0.0.1:8321"; "" if there is none."""
+    """Return the address of this user's running lab, "http://127.0.0.1:8321"; "" if no lab is running."""
     folder = live_folder(environment)
     if not is_private_folder(folder):
         return ""
@@ -60,14 +60,14 @@ def read_address(environment: Mapping[str, str]) -> str:
 
 
 def start_lab(environment: Mapping[str, str], runs: Path) -> str:
-    """Start a lab and return its address immediately, while it is still starting.
+    """Start a lab and return its address immediately, while the lab is still starting.
 
-    It is detached from this process: a program that waits for its children does not wait for it, and Ctrl-C does not
-    reach it.
+    The lab is detached from this process: a program that waits for its children does not wait for the lab, and Ctrl-C
+    does not reach the lab.
 
     Args:
-        environment: determines the folder of feeds.
-        runs: a folder of runs to show as well.
+        environment: environment variables, which determine the folder of feeds.
+        runs: folder of runs that the lab also lists.
 
     Raises:
         MissingExtra: packages for the lab are not installed.
@@ -79,8 +79,8 @@ def start_lab(environment: Mapping[str, str], runs: Path) -> str:
     folder = live_folder(environment)
     ensure_private_folder(folder)
     port = _free_port()
-    words = ("--port", str(port), "--no-browser", "--idle-hours", IDLE_HOURS)
-    command = [sys.executable, *LAB_ARGUMENTS, "lab", str(runs), *words]
+    options = ("--port", str(port), "--no-browser", "--idle-hours", IDLE_HOURS)
+    command = [sys.executable, *LAB_ARGUMENTS, "lab", str(runs), *options]
     _spawn_detached(command, folder / LOG_FILE)
     return f"http://{HOST}:{port}"
 
@@ -93,7 +93,7 @@ def _free_port() -> int:
 
 def _spawn_detached(command: list[str], log: Path) -> None:
     with log.open("wb") as output:
-        os.chmod(log, 0o600)  # noqa: PTH101 - of the file that is open
+        os.chmod(log, 0o600)  # noqa: PTH101 - changes the file that is open
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": log.parent}
         if os.name == "posix":
             shell = ["/bin/sh", "-c", '"$@" &', "sh", *command]

@@ -31,7 +31,7 @@ def options(line: str) -> dict[str, list[str]]:
     """Parse the arguments of ``%%watch``.
 
     Raises:
-        InvalidConfig: an argument is no option.
+        InvalidConfig: an argument is not an option of ``%%watch``.
     """
     parsed: dict[str, list[str]] = {"select": [], "ignore": []}
     words = iter(shlex.split(line))

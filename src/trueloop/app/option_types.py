@@ -7,10 +7,10 @@ from cyclopts import Parameter, Token
 
 
 def read_whole_number(_type: Any, tokens: Sequence[Token]) -> int:
-    """Convert one word to an int, strictly: by default cyclopts rounds 3.5 to 4.
+    """Convert one word to an int without rounding; by default, cyclopts rounds 3.5 to 4.
 
     Raises:
-        ValueError: it is not a whole number; cyclopts turns this into a message that names the option.
+        ValueError: the word is not a whole number; cyclopts converts this to a message that names the option.
     """
     try:
         return int(tokens[0].value)
@@ -19,4 +19,4 @@ def read_whole_number(_type: Any, tokens: Sequence[Token]) -> int:
 
 
 Count = Annotated[int, Parameter(converter=read_whole_number)]
-Flag = Annotated[bool, Parameter(negative="")]  # off unless named; no --no-... twin
+Flag = Annotated[bool, Parameter(negative="")]  # a flag without a --no-... counterpart

@@ -1,4 +1,4 @@
-"""Output files: checked before a run for being writable, and written after it."""
+"""Checks before a run that output files are writable, and writes them after the run."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,14 @@ from trueloop.core.paths import is_folder, path_exists
 
 
 def check_writable(path: Path, what: str) -> Path:
-    """Check that a file can be written; return its absolute path, valid after a change of folder.
+    """Check that a file can be written, and return its absolute path, for a program that changes its working directory.
 
     Args:
         path: the path that the user typed.
         what: content of the file: "report".
 
     Raises:
-        InvalidConfig: the file cannot be written; raised before a run of hours instead of after it.
+        InvalidConfig: the file cannot be written; it is better to know this before a run of hours.
     """
     absolute = path.resolve()
     if is_folder(absolute) or not os.access(absolute if path_exists(absolute) else absolute.parent, os.W_OK):

@@ -1,6 +1,6 @@
-"""Pytest fixtures: ``trueloop_watch`` fails a test whose training has a silent failure, ``trueloop_verify`` proves.
+"""Pytest fixtures: ``trueloop_watch`` fails a test that trains with a silent failure, ``trueloop_verify`` runs proofs.
 
-pytest loads this file in every run wherever trueloop is installed, so imports happen only within the fixtures.
+pytest loads this file in every run if trueloop is installed, so the fixtures import other modules only when they run.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def trueloop_watch() -> Generator[WatchSession]:
 
 @pytest.fixture
 def trueloop_verify() -> Callable[..., Any]:
-    """Run proofs on a model and its loop, and fail the test with the evidence of those that do not hold.
+    """Run proofs on a model and its loop, and fail the test with the evidence of the proofs that do not hold.
 
-    ``trueloop_verify(model, loss=..., batch=..., select=["overfits-one-batch"])``; takes what a
-    ``trueloop.verify.ProofTarget`` consists of, and returns the list of evidence.
+    ``trueloop_verify(model, loss=..., batch=..., select=["overfits-one-batch"])`` takes the fields of a
+    ``trueloop.verify.ProofTarget`` and returns the list of evidence.
     """
 
-    def verify(model: Any, *, select: Any = (), ignore: Any = (), **subject: Any) -> Any:
+    def verify(model: Any, *, select: Any = (), ignore: Any = (), **fields: Any) -> Any:
         __tracebackhide__ = True
         from trueloop.verify import prove
 
-        found = prove({"model": model, **subject} if subject else model, select=select, ignore=ignore)
-        failed = [each for each in found if not each.ok]
+        evidence = prove({"model": model, **fields} if fields else model, select=select, ignore=ignore)
+        failed = [each for each in evidence if not each.ok]
         if failed:
             pytest.fail("\n".join(map(repr, failed)), pytrace=False)
-        return found
+        return evidence
 
     return verify
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Check after the test's own assertions, as part of the call: in a fixture's teardown it would be an error."""
+    """Fail the test after its own assertions, in the call phase: pytest reports a failing teardown as an error."""
     session: WatchSession | None = None
     try:
         result = yield

@@ -1,4 +1,4 @@
-"""A job for a cluster, written out: an sbatch script, one for submitit, or a Kubernetes manifest."""
+"""Writes a job for a cluster: an sbatch script, a submitit script, or a Kubernetes manifest."""
 
 import json
 import re
@@ -12,43 +12,43 @@ from trueloop.core.errors import InvalidConfig
 Kind = Literal["slurm", "submitit", "kubernetes"]
 
 FILES: Final = {"slurm": "slurm.sh", "submitit": "submitit.py.txt", "kubernetes": "kubernetes.yaml"}
-BACKOFF_EACH: Final = 3  # replacements of a pod, as many as torchrun's restarts
+BACKOFF_EACH: Final = 3  # number of replacements of a pod, equal to torchrun's restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterJob:
-    """What a job is to run, on what, and for how long."""
+    """The command and the resources of a job."""
 
     recipe: str
     words: tuple[str, ...]
-    """Settings and flags of `trueloop train`."""
+    """Settings and flags for `trueloop train`."""
     nodes: int
-    """Machines."""
+    """Number of machines."""
     processes: int
-    """On each machine."""
+    """Number of processes on each machine."""
     gpus: int
-    """Of each machine; 0 = none."""
+    """Number of GPUs of each machine; 0 = none."""
     cpus: int
-    """Cores of each machine."""
+    """Number of cores of each machine."""
     hours: float
-    """Longest time; SLURM only."""
+    """Time limit in hours; only for SLURM."""
     image: str
-    """Of the container; Kubernetes only."""
+    """Container image; only for Kubernetes."""
     name: str = ""
-    """Of the job and of its run folder; "" = the recipe's."""
+    """Name of the job and its run folder; "" = the name of the recipe."""
     made_by: str = ""
-    """The command line that wrote it."""
+    """Command line that wrote the job."""
 
     def text(self, kind: Kind) -> str:
-        """Return the file.
+        """Return the content of the job's file.
 
         Raises:
-            InvalidConfig: a size is below 1, or the name does not do for a job.
+            InvalidConfig: a size is too small, or the name is not valid for a job.
         """
         self._check()
         where = "/runs" if kind == "kubernetes" else "runs"
         launch = ["--run-dir", f"{where}/{self._name}", "--processes", str(self.processes)]
-        if kind == "kubernetes" and self.nodes > 1:  # there, nothing in the environment says how many there are
+        if kind == "kubernetes" and self.nodes > 1:  # Kubernetes does not set the number of machines
             launch += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
         command = ["trueloop", "train", self.recipe, *launch, *self.words]
         minutes = max(1, round(self.hours * 60))
@@ -88,16 +88,17 @@ class ClusterJob:
             raise InvalidConfig(f"--hours is {self.hours:g}.", fix="It must be above 0.")
         for flag, word in (("--image", self.image), ("RECIPE", self.recipe)):
             if not word.isprintable() or not word.strip() or (flag == "--image" and re.search(r"[\s#'\"]|: ", word)):
-                raise InvalidConfig(f"{flag} is {word!r}.", fix="It must be one plain word.")
+                raise InvalidConfig(f"{flag} is {word!r}.", fix="It must be one word without special characters.")
         if not re.fullmatch(r"[a-z](?:[a-z0-9-]{0,50}[a-z0-9])?", self._name):
             raise InvalidConfig(
                 f"The job's name would be {self._name!r}.",
-                fix="Give --name: a small letter, then small letters, digits and hyphens, at most 52 characters.",
+                fix="Pass --name with a lower-case letter, then lower-case letters, digits and hyphens, at most 52 "
+                "characters.",
             )
 
 
 def fill_template(command: list[str], kind: Kind) -> str:
-    """Write a command as a shell, Python or YAML reads it; Kubernetes would put variables in for `$(NAME)`."""
+    """Write a command in the syntax of a shell, Python or YAML; Kubernetes would replace `$(NAME)` by a variable."""
     if kind == "slurm":
         return shlex.join(command)
     if kind == "submitit":
@@ -114,7 +115,7 @@ def _gpu_lines(kind: Kind, gpus: int) -> str:
 
 
 def _gpu_variable(kind: Kind, gpus: int) -> str:
-    """Write the line with which a run that was given GPUs is refused where it can use none."""
+    """Return the line that makes a job with GPUs fail if it cannot use them."""
     if not gpus or kind == "submitit":
         return ""
     if kind == "slurm":

@@ -1,4 +1,4 @@
-"""A plain table: fast for 10,000 rows, no wider than the terminal, uncut where the output is none."""
+"""Formats plain tables: fast for 10,000 rows, and at most as wide as the terminal; output to a file is not cut."""
 
 import os
 import shutil
@@ -10,25 +10,25 @@ from rich.cells import cell_len, set_cell_size
 from trueloop.core.formatting import replace_unprintable
 
 GAP = "  "
-_LEAST = 12  # columns that are left of a text that is cut
+_LEAST = 12  # smallest width of a column whose texts are cut
 
 
 def terminal_width() -> int | None:
-    """Return the columns there are to write to; None where the output goes to a file or another program."""
+    """Return the width of the terminal in columns; None if the output goes to a file or another program."""
     if "COLUMNS" in os.environ or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
 
 
 def print_line(text: str) -> None:
-    """Print a text, nothing of which can steer the terminal; what the output's encoding does not know comes as "?"."""
-    shown = "\n".join(map(replace_unprintable, text.split("\n")))
+    """Print a text without control characters; characters that the output's encoding lacks are printed as "?"."""
+    printable = "\n".join(map(replace_unprintable, text.split("\n")))
     encoding = sys.stdout.encoding or "utf-8"
-    print(shown.encode(encoding, "replace").decode(encoding))
+    print(printable.encode(encoding, "replace").decode(encoding))
 
 
 def can_encode(text: str) -> bool:
-    """Say whether the output's encoding knows all of a text."""
+    """Return True if the output's encoding has all characters of a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -44,14 +44,14 @@ def align_columns(
     whole: Collection[int] = (),
     most: int | None = None,
 ) -> Iterator[str]:
-    """Write a table line by line, the titles first; nothing in it can steer the terminal.
+    """Yield the lines of a table, the titles first, without control characters.
 
     Args:
-        head: titles; all empty for a table without.
-        rows: texts, as many as there are titles.
-        right: which are aligned to the right.
-        whole: which are not cut as long as there is another one to cut: names that are to be copied.
-        most: columns of the terminal; the widest texts are cut to fit, then the lines.
+        head: titles of the columns; if all are empty, there is no title line.
+        rows: rows of texts, with one text per column.
+        right: indices of the columns that are aligned to the right.
+        whole: indices of the columns that are cut last, such as names that the user copies.
+        most: width of the terminal; the widest columns are cut to fit, then the lines. None = nothing is cut.
     """
     table = [[replace_unprintable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(_length, column)) for column in zip(*table, strict=True)]
@@ -63,7 +63,7 @@ def align_columns(
 
 
 def _shrink(widths: list[int], most: int, whole: Collection[int]) -> None:
-    """Take from the widest columns what is too much."""
+    """Reduce the widths of the widest columns until the table fits."""
     cut = [k for k in range(len(widths)) if k not in whole]
     while cut and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - most) > 0:
         k = max(cut, key=widths.__getitem__)

@@ -1,4 +1,4 @@
-"""Settings from a TOML file: every key known, every value of the right type, or one clear error."""
+"""Reads settings from a TOML file, and checks their keys and types."""
 
 import difflib
 import tomllib
@@ -12,20 +12,21 @@ from trueloop.core.errors import InvalidConfig
 
 
 def read_config(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the settings a TOML file gives, by key, converted to their types.
+    """Return the settings in a TOML file, by key, converted to their types.
 
     Args:
-        path: the file; tables are those of the settings, ``[optim]``, ``[options]``.
-        settings: what may be set.
+        path: the file; its tables are the tables of the settings: ``[optim]``, ``[options]``.
+        settings: the available settings.
 
     Raises:
-        InvalidConfig: no such file, not TOML, an unknown key or a value of the wrong type, named with its value.
+        InvalidConfig: the file does not exist or is not TOML, a key is unknown, or a value has the wrong type.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(
-            f"Cannot read the settings file {str(path)!r}: {error.strerror}.", fix="Give --config an existing file."
+            f"Cannot read the settings file {str(path)!r}: {error.strerror}.",
+            fix="Pass an existing file with --config.",
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfig(
@@ -39,9 +40,9 @@ def read_config(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
     return values
 
 
-def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
-        key = f"{above}{name}".replace("-", "_")
+        key = f"{prefix}{name}".replace("-", "_")
         if isinstance(value, dict):
             yield from _leaves(cast("dict[str, Any]", value), f"{key}.")
         else:
@@ -55,8 +56,8 @@ def _unknown(key: str, path: Path, settings: Mapping[str, Setting]) -> InvalidCo
         fix = f"Did you mean {close[0]!r}?"
     else:
         table = key.rpartition(".")[0]
-        here = [known for known in settings if known.rpartition(".")[0] == table] or list(settings)
-        fix = f"Known are {', '.join(here)}."
+        in_table = [known for known in settings if known.rpartition(".")[0] == table] or list(settings)
+        fix = f"The settings are {', '.join(in_table)}."
     return InvalidConfig(f"{path} sets {key!r}, which is not a setting.", fix=fix)
 
 
@@ -64,8 +65,8 @@ def _convert(value: Any, setting: Setting, path: Path) -> Any:
     fitting = _fit(value, setting.kind)
     if fitting is _MISFIT:
         raise InvalidConfig(
-            f"{path} sets {setting.key} = {value!r}, which is not {_words(setting.kind)}.",
-            fix=f"The recipe's own value is {format_value(setting.value)}.",
+            f"{path} sets {setting.key} = {value!r}, which is not {_describe_type(setting.kind)}.",
+            fix=f"The recipe's default is {format_value(setting.value)}.",
         )
     return fitting
 
@@ -74,9 +75,11 @@ _MISFIT = object()
 
 
 def _fit(value: Any, kind: Any) -> Any:
-    """Return ``value`` as ``kind``, or `_MISFIT`. TOML has no null: the text "none" stands for it."""
+    """Return ``value`` as ``kind``, or `_MISFIT`. TOML has no null, so the text "none" means None."""
     if get_origin(kind) in (Union, UnionType):
-        parts = sorted(get_args(kind), key=lambda part: part is not NoneType)  # "none" fits a text as well
+        parts = sorted(
+            get_args(kind), key=lambda part: part is not NoneType
+        )  # None first: "none" is a valid text as well
         fits = [fit for part in parts if (fit := _fit(value, part)) is not _MISFIT]
         return fits[0] if fits else _MISFIT
     if get_origin(kind) is tuple:
@@ -87,7 +90,7 @@ def _fit(value: Any, kind: Any) -> Any:
         return None if value == "none" else _MISFIT
     if kind is float and type(value) is int:
         return float(value)
-    return value if type(value) is kind else _MISFIT  # type(), as True is an int to isinstance
+    return value if type(value) is kind else _MISFIT  # isinstance would accept True as an int
 
 
 def _fit_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -102,14 +105,14 @@ def _fit_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
     return _MISFIT if _MISFIT in fits else fits
 
 
-def _words(kind: Any) -> str:
-    """Say what a type is, for people: "a number or "none"", "one of "off", "bf16"."""
+def _describe_type(kind: Any) -> str:
+    """Describe a type for an error message: 'a number or "none"', "one of 'off', 'bf16'"."""
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_words(part) for part in get_args(kind))
+        return " or ".join(_describe_type(part) for part in get_args(kind))
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(kind))
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         count = "" if ... in kinds else f"{len(kinds)} "
-        return f"a list of {count}items, each {_words(kinds[0])}"
+        return f"a list of {count}items, each {_describe_type(kinds[0])}"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: '"none"'}[kind]

@@ -1,4 +1,4 @@
-"""A run as the terminal shows it: a live view that is redrawn by time, plain lines elsewhere, or nothing."""
+"""Displays a run on the terminal: as a live view that is redrawn regularly, as plain lines, or not at all."""
 
 import atexit
 import math
@@ -21,21 +21,21 @@ from trueloop.runs.live_progress import Progress
 
 Mode = Literal["live", "plain", "quiet"]
 
-REDRAW_S = 0.4  # a redraw costs about 4 ms, so the view takes one per cent of the time
-LINE_S = 5.0  # between two plain progress lines
-NOTES_SHOWN = 10  # of one kind; the journal has them all
+REDRAW_S = 0.4  # a redraw takes about 4 ms, so the view takes one per cent of the time
+LINE_S = 5.0  # seconds between two plain progress lines
+NOTES_SHOWN = 10  # number of notes of one kind to print; the journal has all
 SPARKS = "▁▂▃▄▅▆▇█"
 ENDS = {"finished": "finished", "early_stop": "stopped early"}
 
 
 class Display:
-    """Shows a run on the terminal; a `Reporter`.
+    """A `Reporter` that displays a run on the terminal.
 
     Args:
-        mode: live needs a terminal; plain writes whole lines at once, without control codes; quiet writes nothing.
-            None = live on a terminal that can, else plain.
-        console: where to write; None = standard output.
-        now: a clock in seconds.
+        mode: "live" needs a terminal; "plain" writes lines without control codes; "quiet" writes nothing. None = live
+            on a terminal that can be redrawn, else plain.
+        console: console to write to; None = standard output.
+        now: function that returns the time in seconds.
     """
 
     def __init__(
@@ -45,31 +45,31 @@ class Display:
         self.mode: Mode = mode or ("live" if can_redraw(self._console) else "plain")
         self.progress = Progress()
         self._now = now
-        self._began = self._shown = now()
+        self._started_at = self._updated_at = now()
         self._live: Live | None = None
         self._notes: Counter[str] = Counter()
 
     def report(self, event: RunEvent) -> None:
-        """Take one event and show it when it is due."""
+        """Record one event, and update the display if that is due."""
         if self.mode == "quiet":
             return
         self.progress.observe(event)
         try:
             self._show(event)
-        except OSError:  # the reader of a pipe, or the terminal, is gone; the run is not, and the journal has it all
+        except OSError:  # the terminal or the reader of a pipe has gone; the run continues, and its journal is complete
             self.mode = "quiet"
             with suppress(OSError):
                 self.close()
 
     def close(self) -> None:
-        """Take the live view away and show the cursor again, also after an error; closing twice is harmless."""
+        """Remove the live view and show the cursor again, even after an error; closing twice is harmless."""
         live, self._live = self._live, None
         if live:
             atexit.unregister(self.close)
             live.stop()
 
     def view(self) -> RenderableType:
-        """Build the live view of this moment."""
+        """Build the live view of the current state."""
         return Panel(
             Group(self._head(), self._bar(), self._figures()),
             title=Text(_name(self.progress), "bold"),
@@ -84,8 +84,8 @@ class Display:
             case UpdatesDone():
                 self._redraw_if_due()
             case Evaluated():
-                self._say(evaluation_line(self.progress, event), "bold" if event.best else "")
-                self._shown = self._now()
+                self._print_line(evaluation_line(self.progress, event), "bold" if event.best else "")
+                self._updated_at = self._now()
             case Notice():
                 self._note(event)
             case RunEnded():
@@ -94,43 +94,43 @@ class Display:
                 pass
 
     def _start(self, event: RunStarted) -> None:
-        self._began = self._shown = self._now()
-        self._say(_opening_line(event), "bold")
-        looked: Any = event.facts.get("doctor")
-        if isinstance(looked, dict):
-            self._say(f"doctor: {looked['line']}", "yellow" if looked["found"] else "dim")
+        self._started_at = self._updated_at = self._now()
+        self._print_line(_opening_line(event), "bold")
+        doctor: Any = event.facts.get("doctor")
+        if isinstance(doctor, dict):
+            self._print_line(f"doctor: {doctor['line']}", "yellow" if doctor["found"] else "dim")
         if self.mode == "live" and self._live is None:
             self._live = Live(self.view(), console=self._console, auto_refresh=False, transient=True)
-            atexit.register(self.close)  # whatever ends the process, the cursor must come back
+            atexit.register(self.close)  # the cursor must reappear however the process ends
             self._live.start(refresh=True)
 
     def _redraw_if_due(self) -> None:
         now = self._now()
-        if now - self._shown < (REDRAW_S if self._live else LINE_S):
+        if now - self._updated_at < (REDRAW_S if self._live else LINE_S):
             return
-        self._shown = now
+        self._updated_at = now
         if self._live:
             self._live.update(self.view(), refresh=True)
         else:
-            self._say(progress_line(self.progress, now - self._began))
+            self._print_line(progress_line(self.progress, now - self._started_at))
 
     def _note(self, event: Notice) -> None:
         self._notes[event.kind] += 1
         if self._notes[event.kind] <= NOTES_SHOWN:
-            self._say(f"note: {event.message}", "yellow")
+            self._print_line(f"note: {event.message}", "yellow")
         elif self._notes[event.kind] == NOTES_SHOWN + 1:
-            self._say(f"note: further notes of this kind ({event.kind}) are in the journal only", "yellow")
+            self._print_line(f"note: further notes of this kind ({event.kind}) are in the journal only", "yellow")
 
     def _end(self, event: RunEnded) -> None:
         self.close()
         word = ENDS.get(event.reason, event.reason)
         memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
-        self._say(
+        self._print_line(
             f"{word} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold"
         )
 
-    def _say(self, line: str, style: str = "") -> None:
-        """Print a line that stays. It is never read as markup: names are the user's."""
+    def _print_line(self, line: str, style: str = "") -> None:
+        """Print a line above the live view. It is never parsed as markup, because it may contain the user's names."""
         line = replace_unprintable(line)
         if self.mode == "live":
             self._console.print(Text(line, style))
@@ -140,21 +140,21 @@ class Display:
         self._console.file.flush()
 
     def _head(self) -> Table:
-        elapsed = self._now() - self._began
-        left = self.progress.remaining_s(elapsed)
+        elapsed = self._now() - self._started_at
+        remaining_s = self.progress.remaining_s(elapsed)
         row = Table.grid(expand=True, padding=(0, 1))
         row.add_column(no_wrap=True, overflow="ellipsis")
         row.add_column(no_wrap=True, overflow="ellipsis", justify="right", style="dim")
         row.add_row(
-            Text(_place(self.progress)),
-            format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left"),
+            Text(_position_text(self.progress)),
+            format_duration(elapsed) + ("" if remaining_s is None else f", {format_duration(remaining_s)} left"),
         )
         return row
 
     def _bar(self) -> Table:
         total = self.progress.started.updates if self.progress.started else None
-        row = Table.grid(expand=True)  # a bar alone would not end its line
-        elapsed = self._now() - self._began
+        row = Table.grid(expand=True)  # a bar outside a table would not end its line
+        elapsed = self._now() - self._started_at
         row.add_row(ProgressBar(total, self.progress.update, complete_style="cyan", animation_time=elapsed))
         return row
 
@@ -172,44 +172,44 @@ class Display:
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether lines can be redrawn there: a terminal, not a dumb one, that takes the characters of the view."""
+    """Return True for a terminal whose lines can be redrawn, and whose encoding has the characters of the view."""
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
 
 
 def evaluation_line(progress: Progress, event: Evaluated) -> str:
-    """Write one evaluation as a line: "epoch 3/12  update 69/276  train loss 0.213  val loss 0.102  best"."""
-    parts = [_place(progress, event)]
+    """Format one evaluation as a line: "epoch 3/12  update 69/276  train loss 0.213  val loss 0.102  best"."""
+    parts = [_position_text(progress, event)]
     if event.split == "val" and math.isfinite(progress.train_loss):
         parts.append(f"train loss {format_float(progress.train_loss)}")
-    named = sorted(event.metrics.items(), key=lambda item: item[0] != "loss")
+    metrics = sorted(event.metrics.items(), key=lambda item: item[0] != "loss")
     parts += [
-        f"{f'{event.split} ' if k == 0 else ''}{name} {format_float(value)}" for k, (name, value) in enumerate(named)
+        f"{f'{event.split} ' if k == 0 else ''}{name} {format_float(value)}" for k, (name, value) in enumerate(metrics)
     ]
     return "  ".join([*parts, "best"] if event.best else parts)
 
 
 def progress_line(progress: Progress, elapsed_s: float) -> str:
-    """Write the moment as a line, for where nothing can be redrawn."""
-    last, left = progress.last, progress.remaining_s(elapsed_s)
+    """Format the current progress as a line, for an output that cannot be redrawn."""
+    last, remaining_s = progress.last, progress.remaining_s(elapsed_s)
     if last is None:
-        return f"{_place(progress)}  waiting for the first update"
+        return f"{_position_text(progress)}  waiting for the first update"
     parts = [
-        _place(progress),
+        _position_text(progress),
         f"loss {format_float(progress.loss)}",
         f"norm {format_float(last.grad_norm)}",
         f"lr {format_float(last.lr)}",
         f"{progress.examples_per_s:,.0f} examples/s",
         f"waiting for data {100 * progress.waiting_share:.0f} %",
     ]
-    return "  ".join(parts if left is None else [*parts, f"{format_duration(left)} left"])
+    return "  ".join(parts if remaining_s is None else [*parts, f"{format_duration(remaining_s)} left"])
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw values as bars of eight heights, the least as the lowest."""
+    """Draw values as bars of eight heights."""
     if not values:
         return ""
     low, high = min(values), max(values)
-    flat = high - low <= 1e-9 * abs(high)  # rounding is no rise
+    flat = high - low <= 1e-9 * abs(high)  # a difference of this size is rounding
     step = 1.0 if flat else (high - low) / (len(SPARKS) - 1)
     return "".join(SPARKS[round((value - low) / step)] for value in values)
 
@@ -240,7 +240,7 @@ def _name(progress: Progress) -> str:
     return replace_unprintable(progress.started.name) if progress.started else ""
 
 
-def _place(progress: Progress, event: Evaluated | None = None) -> str:
+def _position_text(progress: Progress, event: Evaluated | None = None) -> str:
     epochs = f"/{progress.started.epochs}" if progress.started else ""
     updates = f"/{progress.started.updates}" if progress.started and progress.started.updates else ""
     epoch, update = (event.epoch, event.update) if event else (progress.epoch, progress.update)

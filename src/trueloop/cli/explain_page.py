@@ -1,4 +1,4 @@
-"""Pages that `trueloop explain` prints: of a failure, of an error that PyTorch raises, or the answer to a traceback."""
+"""Pages of `trueloop explain`: a silent failure, an error that PyTorch raises, or the explanation of a traceback."""
 
 import inspect
 import textwrap
@@ -18,13 +18,18 @@ from trueloop.failures.load import Entry, error_page, known_errors
 from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.pytorch_error import KnownError
 
-WHOLE: Final = 3  # errors that are explained in full
-HOW: Final = {"raised": "", "worker": "in a loader's worker: ", "cause": "its cause: ", "context": "before that: "}
-MESSAGE: Final = 300  # characters; some name every parameter of the model
+MAX_FULL_PAGES: Final = 3  # number of errors to explain in full
+ROLE_PREFIXES: Final = {
+    "raised": "",
+    "worker": "in a loader's worker: ",
+    "cause": "its cause: ",
+    "context": "before that: ",
+}
+MAX_MESSAGE_CHARS: Final = 300  # some messages name every parameter of the model
 
 
 def print_parts(parts: Iterable[Text]) -> None:
-    """Print a page without trailing blanks; nothing is wrapped but the paragraphs that `_prose` has wrapped."""
+    """Print a page without trailing blanks; only the paragraphs from `_prose` are wrapped."""
     console = Console(highlight=False)
     with console.capture() as printed:
         for part in parts:
@@ -34,7 +39,7 @@ def print_parts(parts: Iterable[Text]) -> None:
 
 
 def _prose(text: str, indent: int = 0) -> Text:
-    """Wrap the paragraphs of a page to the terminal; code (indented) and addresses keep their lines whole."""
+    """Wrap the paragraphs of a page to the terminal's width; indented code and addresses are not broken."""
     width, lead = Console().width - indent, " " * indent
     lines: list[str] = []
     for line in text.splitlines():
@@ -45,7 +50,7 @@ def _prose(text: str, indent: int = 0) -> Text:
 
 
 def _code(script: str) -> Text:
-    """Highlight a script, indented by two; its lines are never wrapped."""
+    """Highlight a script, indented by two columns; its lines are not wrapped."""
     text = Syntax("", "python", background_color="default").highlight(inspect.cleandoc(script))
     text.rstrip()
     return Text("\n").join(Text("  ") + line for line in text.split("\n")) + Text("\n")
@@ -55,8 +60,8 @@ def failure_page(entry: Entry) -> Iterator[Text]:
     """Yield the page of a silent failure, from top to bottom."""
     failure = entry.failure
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
-    how = " and ".join(f"trueloop {name}" for name in finding_commands(failure))
-    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'no command yet'}\n", "dim")
+    commands = " and ".join(f"trueloop {name}" for name in finding_commands(failure))
+    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {commands or 'no command yet'}\n", "dim")
     for heading, text in split_sections(failure.doc):
         if heading:
             yield Text(heading, "bold cyan")
@@ -84,9 +89,9 @@ def pytorch_error_page(kind: str, known: KnownError) -> Iterator[Text]:
 
 
 def answer_page(answer: Explanation) -> Iterator[Text]:
-    """Yield the answer to a text: known errors, failures it names, and what is not known."""
+    """Yield the page for a text: its known errors, the failures that it names, and its unknown errors."""
     for number, matched in enumerate(answer.errors):
-        yield from _error(matched) if number < WHOLE else [Text(f"{_line(matched.error)} ({matched.kind})")]
+        yield from _error(matched) if number < MAX_FULL_PAGES else [Text(f"{_line(matched.error)} ({matched.kind})")]
     for error in answer.trueloop_errors:
         what, *more = error.message.splitlines() or [""]
         yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(what))
@@ -104,8 +109,8 @@ def answer_page(answer: Explanation) -> Iterator[Text]:
 
 def _error(matched: MatchedError) -> Iterator[Text]:
     yield Text(_line(matched.error), "bold red")
-    site = matched.location
-    where = [f"{site.path}:{site.line}" + (f" in {site.function}" if site.function else "")] if site else []
+    at = matched.location
+    where = [f"{at.path}:{at.line}" + (f" in {at.function}" if at.function else "")] if at else []
     ranks = [f"on {'rank' if len(matched.error.ranks) == 1 else 'ranks'} {', '.join(map(str, matched.error.ranks))}"]
     parts = [
         matched.entry.title,
@@ -126,8 +131,8 @@ def _error(matched: MatchedError) -> Iterator[Text]:
 
 def _line(error: ErrorText) -> str:
     message = replace_unprintable(" ".join(error.message.split()))
-    short = message if len(message) <= MESSAGE else f"{message[: MESSAGE - 3]}..."
-    return f"{HOW[error.role]}{error.type}: {short}" if error.type else short
+    short = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 3]}..."
+    return f"{ROLE_PREFIXES[error.role]}{error.type}: {short}" if error.type else short
 
 
 def _nothing(answer: Explanation) -> Iterator[Text]:

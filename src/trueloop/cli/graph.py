@@ -19,7 +19,7 @@ MAX_LINES = 60  # nodes whose tree is printed unasked
 FLAGS = (
     flag("tree", bool, False, "Print every operation, however many there are."),
     flag("svg", Path | None, None, "Write a picture of it."),
-    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("config", Path | None, None, "TOML file of settings; flags override the file."),
     flag("json", bool, False, "Print one JSON object instead of the page."),
 )
 

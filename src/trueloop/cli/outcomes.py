@@ -1,7 +1,7 @@
-"""Reports how each process of a run ended to the launcher: one error for the user, not one per process.
+"""Reports to the launcher how each process of a run ended, so that the user sees one error and not one per process.
 
-Every process writes a file into a folder that `torchrun` made and named in the environment. It also prevents
-useless restarts: a setting that cannot work will not work the fourth time either.
+Every process writes a file to a folder that `trueloop.cli.torchrun` created and named in the environment. The files
+also prevent useless restarts: an invalid setting stays invalid after a restart.
 """
 
 import ctypes
@@ -23,11 +23,11 @@ from trueloop.training.distributed.launcher_env import LaunchInfo, read_launch_i
 from trueloop.training.interrupt import EXIT_CODES
 
 FOLDER: Final = "TRUELOOP_OUTCOMES"
-"""The variable that names the folder; set in processes that `trueloop train --processes` has started."""
+"""Environment variable that names the folder; set in processes that `trueloop train --processes` started."""
 LAUNCHER: Final = "launcher"
-"""The file in it with the number of the process that started them."""
+"""Name of the file in the folder with the pid of the launcher."""
 
-_OF_NETWORK: Final = ("gloo/", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
+_NETWORK_ERRORS: Final = ("gloo/", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,54 +36,53 @@ class Outcome:
 
     rank: int
     restart: int
-    """Which attempt it belonged to, from 0."""
+    """Number of the attempt that the process belonged to, from 0."""
     code: int
-    """Its exit code."""
+    """Exit code of the process."""
     ended_at: float
-    """Seconds since 1970, by the clock of this machine."""
+    """Time of the end in seconds since 1970, by the clock of this machine."""
     what: str = ""
+    """Message of the `TrueloopError` that ended the process, with its ``why`` and ``fix``; "" = no such error."""
     why: str = ""
     fix: str = ""
-    """Of a `TrueloopError`."""
     traceback: str = ""
-    """Of any other exception."""
+    """Traceback of another exception that ended the process; "" = no such exception."""
     lost: bool = False
-    """It could not reach another process: what happened to that one is the cause."""
+    """True if the process ended because it could not reach another process, whose end is the cause."""
 
     @property
     def failed(self) -> bool:
-        """An exception ended it."""
+        """True if an exception ended the process."""
         return bool(self.what or self.traceback)
 
 
-def report_outcome(act: Callable[[], int]) -> int:
-    """Do the work of a process; if `trueloop train` has started it, write how it ended to a file.
+def report_outcome(work: Callable[[], int]) -> int:
+    """Do the work of a process and return its exit code; a process of a launch writes its outcome to a file.
 
     Args:
-        act: returns the exit code. An exception of it is written down instead of printed, and the code is 1.
+        work: function that returns the exit code. In a process of a launch, its exception is written to the file
+            instead of being raised, and the exit code is 1.
     """
     place = read_launch_info()
     if place is not None and place.launcher == "torchrun":
         _end_with_launcher()
     if place is None or FOLDER not in os.environ:
-        return act()
+        return work()
     folder = Path(os.environ[FOLDER])
-    final = (
-        folder / "final"
-    )  # an earlier attempt of this process, or of its neighbour, ended in a way that no restart can fix
+    final = folder / "final"  # exists if a process ended in a way that no restart can fix
     if final.exists():
         return int(final.read_text())
     _path(folder, place, place.restarts).with_suffix(".started").touch()
     if place.restarts and place.local_rank == 0:
         _log_restart_reason(read_outcomes(folder, place.restarts - 1), place)
     try:
-        code = act()
-    except Exception as error:  # noqa: BLE001 - the launcher prints it, once for all processes
-        if not _is_of_network(error) and (isinstance(error, TrueloopError) or _same_again(folder, place, error)):
+        code = work()
+    except Exception as error:  # noqa: BLE001 - the launcher prints the error once for all processes
+        if not _is_network_error(error) and (isinstance(error, TrueloopError) or _is_repeated(folder, place, error)):
             with suppress(FileNotFoundError):
                 final.write_text("1")
         _write(folder, place, 1, error)
-        if isinstance(error, ProcessLost) and place.nodes > 1:  # to meet the others again may take minutes
+        if isinstance(error, ProcessLost) and place.nodes > 1:  # the rendezvous after a restart may take minutes
             print(f"Rank {place.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
         return 1
     except BaseException as end:
@@ -94,41 +93,41 @@ def report_outcome(act: Callable[[], int]) -> int:
 
 
 def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
-    """Return what the processes on this machine have written, first end first.
+    """Return the outcomes that the processes on this machine have written, sorted by the time of the end.
 
     Args:
-        folder: where they write.
-        restart: the attempt that is asked for; None = the newest one.
+        folder: folder of the outcomes.
+        restart: number of the attempt; None = the newest attempt.
     """
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError, TypeError):
-            found.append(Outcome(**json.loads(path.read_text(encoding="utf-8"))))
+            outcomes.append(Outcome(**json.loads(path.read_text(encoding="utf-8"))))
     if restart is None:
         restart = max((int(path.name.partition("-")[0]) for path in folder.glob("*.started")), default=0)
-    return sorted((outcome for outcome in found if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
+    return sorted((outcome for outcome in outcomes if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
 
 
 def _end_with_launcher() -> None:
-    """Ask Linux for a SIGTERM when the launcher dies: nothing else would end this process, or restart it."""
+    """Request a SIGTERM from Linux when the launcher dies: nothing else would end this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
     with suppress(KeyError, OSError, ValueError):
-        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # it died in the meantime
+        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # the launcher has died already
             raise SystemExit(EXIT_CODES["preempted"])
 
 
 def _write(folder: Path, place: LaunchInfo, code: int, error: Exception | None) -> None:
-    words: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if isinstance(error, TrueloopError):
-        words = {"what": error.what, "why": error.why, "fix": error.fix}
+        texts = {"what": error.what, "why": error.why, "fix": error.fix}
     elif error is not None:
-        words = {"traceback": "".join(traceback.format_exception(error))}
-    lost = error is not None and _is_of_network(error)
-    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **words)
+        texts = {"traceback": "".join(traceback.format_exception(error))}
+    lost = error is not None and _is_network_error(error)
+    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **texts)
     path = _path(folder, place, place.restarts)
     part = path.with_suffix(".part")
-    with suppress(FileNotFoundError):  # the launcher has ended, and nothing reads it
+    with suppress(FileNotFoundError):  # the launcher has ended, so nothing reads the outcome
         part.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
         part.replace(path)
 
@@ -142,13 +141,13 @@ def _code(end: BaseException) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _is_of_network(error: Exception) -> bool:
-    """Whether it only says that another process is gone: gloo and NCCL raise no class of their own for that."""
-    return isinstance(error, (ConnectionError, ProcessLost)) or any(word in str(error) for word in _OF_NETWORK)
+def _is_network_error(error: Exception) -> bool:
+    """Return True if an error only means that another process has ended; gloo and NCCL have no class for this."""
+    return isinstance(error, (ConnectionError, ProcessLost)) or any(word in str(error) for word in _NETWORK_ERRORS)
 
 
-def _same_again(folder: Path, place: LaunchInfo, error: Exception) -> bool:
-    """Whether the attempt before ended in this very line: then the next one would, too."""
+def _is_repeated(folder: Path, place: LaunchInfo, error: Exception) -> bool:
+    """Return True if the previous attempt ended with the same traceback, so that the next attempt would as well."""
     try:
         before = json.loads(_path(folder, place, place.restarts - 1).read_text(encoding="utf-8"))["traceback"]
     except (OSError, ValueError, KeyError):
@@ -157,7 +156,7 @@ def _same_again(folder: Path, place: LaunchInfo, error: Exception) -> bool:
 
 
 def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
-    """Let the first process on the machine print why it was restarted."""
+    """Print why the processes were restarted, in the first process on the machine."""
     if not place.restarts or place.local_rank:
         return
     reported = {outcome.rank for outcome in before}
@@ -166,15 +165,15 @@ def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
     ]
     if (failed := first_failed(before)) and not (reasons and failed.lost):
         reasons.append(f"rank {failed.rank} failed: {_last_line(failed)}")
-    why = "; ".join(reasons) or "a machine was lost, or came"
-    print(f"Restart {place.restarts}: {why.rstrip('.')}.", file=sys.stderr, flush=True)
+    reason = "; ".join(reasons) or "a machine was lost or joined"
+    print(f"Restart {place.restarts}: {reason.rstrip('.')}.", file=sys.stderr, flush=True)
 
 
 def first_failed(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the root failure: the first one that is not just the loss of another process.
+    """Return the first failure that is not just the loss of another process, else the first failure, if any.
 
     Args:
-        outcomes: of one attempt, in the order of their ends.
+        outcomes: outcomes of one attempt, sorted by the time of the end.
     """
     return min((outcome for outcome in outcomes if outcome.failed), key=lambda outcome: outcome.lost, default=None)
 
@@ -184,30 +183,32 @@ def _last_line(failed: Outcome) -> str:
 
 
 def error_of(outcome: Outcome) -> TrueloopError:
-    """Return the error of a process as the launcher's own; a traceback has been printed before."""
+    """Return the error of a process, to be raised by the launcher after printing the traceback."""
     if outcome.what:
         return TrueloopError(outcome.what, why=outcome.why, fix=outcome.fix)
     return TrueloopError(
-        f"Rank {outcome.rank} failed: {_last_line(outcome)}", fix="The traceback above is that process's."
+        f"Rank {outcome.rank} failed: {_last_line(outcome)}", fix="The traceback of that process is printed above."
     )
 
 
-def killed(rank: int, exit_code: int, *, restarts: int) -> ProcessLost:
-    """Return the error of a process that wrote no outcome.
+def lost_process_error(rank: int, exit_code: int, *, restarts: int) -> ProcessLost:
+    """Return the error for a process that wrote no outcome.
 
     Args:
-        rank: of the process.
-        exit_code: as Python's subprocess has it: negative for a signal.
-        restarts: that were allowed.
+        rank: rank of the process.
+        exit_code: exit code as in Python's subprocess, negative for a signal.
+        restarts: number of allowed restarts.
     """
     try:
         how = f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
         how = f"ended with exit code {exit_code}"
     again = f"; {format_count(restarts, 'restart')} did not help" if restarts else ""
-    memory = " Often it is the kernel, because memory ran out: see `dmesg`." if exit_code == -signal.SIGKILL else ""
+    memory = (
+        " The kernel may have killed it because memory ran out: see `dmesg`." if -exit_code == signal.SIGKILL else ""
+    )
     return ProcessLost(
         f"Rank {rank} {how}{again}.",
-        why=f"The others were ended too.{memory}",
-        fix="The same command continues from the last complete checkpoint; --max-restarts does so automatically.",
+        why=f"The other processes were ended as well.{memory}",
+        fix="The same command continues from the last complete checkpoint; --max-restarts does this automatically.",
     )

@@ -14,7 +14,7 @@ from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 FLAGS = (
     flag("updates", int, 20, "Updates to look at, after a few that warm up."),
     flag("trace", Path | None, None, "Write a trace for Chrome or Perfetto: .json or .json.gz."),
-    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("config", Path | None, None, "TOML file of settings; flags override the file."),
     flag("json", bool, False, "Print one JSON object instead of the page."),
 )
 

@@ -1,4 +1,4 @@
-"""The command line of one recipe: where to run and how, and every setting with the recipe's own default."""
+"""Builds the command line of a recipe: flags for the run, and a flag per setting with the recipe's default."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _RUN = Group("run", sort_key=1)
 
 
 def flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
-    """Make an option that is no setting of the recipe's."""
-    shown = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
-    return keyword_parameter(name, kind, default, shown)
+    """Return a flag that is not a setting of a recipe."""
+    parameter = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
+    return keyword_parameter(name, kind, default, parameter)
 
 
 RUN_FLAGS = (
-    flag("run_dir", Path | None, None, "Where the run lies; a run there is continued."),
-    flag("config", Path | None, None, "TOML file of settings; flags override it."),
-    flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
-    flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
+    flag("run_dir", Path | None, None, "Folder of the run; a run in this folder is resumed."),
+    flag("config", Path | None, None, "TOML file of settings; flags override the file."),
+    flag("fresh", bool, False, "Start over in a new folder; with --run-dir, remove the run in it first."),
+    flag("allow_change", bool, False, "Resume the run in --run-dir even if settings, code or data changed."),
     flag("store", str | None, None, "Copy the run to MLflow, TensorBoard or W&B: sqlite, a URL, tensorboard:DIR."),
-    flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
-    flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
+    flag("smoke", bool, False, "Only train on a few batches, and check that the loss falls."),
+    flag("log_format", LogFormat, "auto", "auto, live, plain (one line per message), or json (one line per event)."),
     flag("json", bool, False, "Print one JSON object instead of progress and summary."),
-    flag("processes", Count | None, None, "Start so many processes on this machine, with torchrun; one per GPU."),
-    flag("nodes", Count | None, None, "Machines that train together; start the same line on each."),
-    flag("rendezvous", str | None, None, "host:port on one of the machines, where all meet."),
-    flag("max_restarts", Count | None, None, "Restarts after a process was lost, 3 unless said."),
+    flag("processes", Count | None, None, "Number of processes to start on this machine with torchrun; one per GPU."),
+    flag("nodes", Count | None, None, "Number of machines that train together; run the same command on each."),
+    flag("rendezvous", str | None, None, "host:port of one machine, at which all machines connect."),
+    flag("max_restarts", Count | None, None, "Largest number of restarts after a process was lost; 3 by default."),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeCommandLine:
-    """What was typed after `trueloop train RECIPE`."""
+    """The parsed command line after `trueloop train RECIPE`."""
 
     run_dir: Path | None
     config: Path | None
@@ -69,62 +69,65 @@ class RecipeCommandLine:
     rendezvous: str | None
     max_restarts: int | None
     overrides: Mapping[str, Any]
-    """Settings given as flags, by key; those not given are absent."""
+    """Values of the settings that were passed as flags, by key."""
     settings: Mapping[str, Setting]
-    """Every setting there is, by key."""
+    """All settings of the recipe, by key."""
 
     def from_arguments(self, recipe: Recipe, spec: str, from_file: Mapping[str, Any]) -> Recipe:
-        """Return the recipe with the settings of the file and, over them, of this line; it knows how to be asked again.
+        """Return the recipe with the settings of the file and of this command line, which take precedence.
+
+        The result also has the command that starts it again.
 
         Args:
-            recipe: with its own defaults.
-            spec: how the user named it.
-            from_file: settings by key.
+            recipe: the recipe with its defaults.
+            spec: the recipe as the user named it.
+            from_file: settings from the file, by key.
         """
-        asked = apply_overrides(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
-        return replace(asked, command=tuple(self.resume_command(spec, None)))
+        # All overrides are applied together: two options may be valid only in combination.
+        configured = apply_overrides(recipe, {**from_file, **self.overrides})
+        return replace(configured, command=tuple(self.resume_command(spec, None)))
 
     def resume_command(self, spec: str, run_dir: Path | None) -> list[str]:
-        """Return the words that start this run again in ``run_dir``, where it goes on."""
-        where = ["--run-dir", str(run_dir)] if run_dir else []
+        """Return the command that resumes this run in ``run_dir``."""
+        folder = ["--run-dir", str(run_dir)] if run_dir else []
         config = ["--config", str(self.config)] if self.config else []
         return [
-            *("trueloop", "train", spec, *where),
+            *("trueloop", "train", spec, *folder),
             *config,
-            *self._store_again(),
-            *self._processes_again(),
+            *self._store_flags(),
+            *self._process_flags(),
             *format_flags(self.overrides, self.settings),
         ]
 
-    def _processes_again(self) -> list[str]:
-        given = {
+    def _process_flags(self) -> list[str]:
+        values = {
             "--processes": self.processes,
             "--nodes": self.nodes,
             "--rendezvous": self.rendezvous,
             "--max-restarts": self.max_restarts,
         }
-        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+        return [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
 
-    def _store_again(self) -> list[str]:
-        """Return the words that name the store, unless they hold a password: what is printed here is also journaled."""
+    def _store_flags(self) -> list[str]:
+        """Return the flag of the store; [] if its address contains a password, as the command is journaled."""
         from trueloop.runs.tracking.target import mask_secrets
 
         return ["--store", self.store] if self.store and mask_secrets(self.store) == self.store else []
 
 
 def load_named_recipe(
-    tokens: Sequence[str], command: str, made: Callable[[str], Any] = registry.load
+    tokens: Sequence[str], command: str, load: Callable[[str], Any] = registry.load
 ) -> tuple[str, Any, list[str]]:
-    """Take the first word for the recipe; return the word as typed, the recipe, and the other words.
+    """Load the recipe that the first word names; return that word, the recipe, and the other words.
 
     Args:
-        tokens: what was typed.
-        command: its name.
-        made: gives what a word means; a `Recipe` unless the command takes more.
+        tokens: words after the command.
+        command: name of the command.
+        load: function that loads what a word names; by default a `Recipe`.
 
     Raises:
-        CycloptsError: there is no such word.
-        InvalidConfig: no recipe is called so.
+        CycloptsError: the first word is missing.
+        InvalidConfig: there is no recipe of this name.
     """
     if not tokens or tokens[0].startswith("-"):
         names = ", ".join(listing.name for listing in registry.listings())
@@ -133,43 +136,44 @@ def load_named_recipe(
             app=App(name=f"trueloop {command}"),
         )
     spec, *words = tokens
-    return spec, made(spec), words
+    return spec, load(spec), words
 
 
-def recipe_app(recipe: Recipe, spec: str, act: Callable[[RecipeCommandLine], int]) -> App:
+def recipe_app(recipe: Recipe, spec: str, run: Callable[[RecipeCommandLine], int]) -> App:
     """Return the command line of `trueloop train RECIPE`.
 
     Args:
-        recipe: whose settings become flags.
-        spec: how the user named it.
-        act: called with what was typed; returns the exit code.
+        recipe: the recipe, whose settings become flags.
+        spec: the recipe as the user named it.
+        run: function that receives the parsed command line and returns the exit code.
     """
 
-    def typed(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
-        return act(RecipeCommandLine(**flags, overrides=overrides, settings=settings))
+    def run_parsed(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        return run(RecipeCommandLine(**flags, overrides=overrides, settings=settings))
 
-    return settings_app(f"trueloop train {spec}", recipe, RUN_FLAGS, typed)
+    return settings_app(f"trueloop train {spec}", recipe, RUN_FLAGS, run_parsed)
 
 
 def settings_app(
     name: str,
     recipe: Recipe | None,
     flags: Sequence[inspect.Parameter],
-    act: Callable[[dict[str, Any], dict[str, Any], Mapping[str, Setting]], int],
+    run: Callable[[dict[str, Any], dict[str, Any], Mapping[str, Setting]], int],
 ) -> App:
-    """Return a command line of a recipe's settings plus some flags.
+    """Return a command line with a recipe's settings and some flags.
 
     Args:
-        name: of the command, with the recipe.
-        recipe: whose settings become flags; None = there are none.
-        flags: made by `flag`.
-        act: called with the flags by name, the settings that were typed by key, and every setting there is.
+        name: name of the command with the recipe.
+        recipe: the recipe, whose settings become flags; None = only ``flags``.
+        flags: flags from `flag`.
+        run: function that receives the values of the flags by name, the values of the settings that were passed by key,
+            and all settings by key, and returns the exit code.
     """
     settings = collect_settings(recipe) if recipe is not None else {}
 
-    def command(**given: Any) -> int:  # only what was typed is in `given`
-        own = {each.name: given.pop(each.name, each.default) for each in flags}
-        return act(own, settings_from_arguments(given), settings)
+    def command(**arguments: Any) -> int:  # cyclopts passes only the arguments that were typed
+        flag_values = {each.name: arguments.pop(each.name, each.default) for each in flags}
+        return run(flag_values, settings_from_arguments(arguments), settings)
 
     parameters = [*flags, *flag_parameters(settings)]
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]

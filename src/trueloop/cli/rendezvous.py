@@ -1,4 +1,4 @@
-"""The rendezvous of several machines: an address where one of them listens and for which the others wait."""
+"""Connects several machines at a rendezvous: the address at which one of them listens."""
 
 import re
 import socket
@@ -8,10 +8,10 @@ from trueloop.core.errors import InvalidConfig, ProcessLost
 
 
 def host_and_port(rendezvous: str) -> tuple[str, int]:
-    """Take "host:port" or "[address]:port" apart.
+    """Split "host:port" or "[address]:port".
 
     Raises:
-        InvalidConfig: it is neither.
+        InvalidConfig: the text has neither form.
     """
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", rendezvous)
     if not match or not 0 < int(match[3]) < 65536:
@@ -20,13 +20,13 @@ def host_and_port(rendezvous: str) -> tuple[str, int]:
 
 
 def is_local(rendezvous: str) -> bool:
-    """Say whether the host is this machine: only an address of its own can be bound to."""
+    """Return True if the host is this machine: a socket can be bound only to the machine's own addresses."""
     host, _ = host_and_port(rendezvous)
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.bind(address)
@@ -36,20 +36,20 @@ def is_local(rendezvous: str) -> bool:
     return False
 
 
-def wait_for_listener(rendezvous: str | None, *, patience_s: float) -> None:
-    """Wait until the rendezvous accepts connections; torch would ignore signals meanwhile and not name the host.
+def wait_for_listener(rendezvous: str | None, *, timeout_s: float) -> None:
+    """Wait until the rendezvous accepts connections; torch would ignore signals meanwhile, and not name the host.
 
     Args:
-        rendezvous: "host:port"; None, or this machine itself, is not waited for.
-        patience_s: for how long.
+        rendezvous: "host:port"; for None or this machine, the function returns immediately.
+        timeout_s: largest number of seconds to wait.
 
     Raises:
-        ProcessLost: it did not within that time.
+        ProcessLost: the rendezvous did not accept connections within that time.
     """
     if rendezvous is None or is_local(rendezvous):
         return
     host, port = host_and_port(rendezvous)
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             socket.create_connection((host, port), timeout=5).close()
@@ -59,17 +59,17 @@ def wait_for_listener(rendezvous: str | None, *, patience_s: float) -> None:
                 continue
             raise ProcessLost(
                 f"Nothing answers at {rendezvous} ({error}).",
-                why=f"This machine waited {patience_s:.0f} s for the one that must listen there.",
+                why=f"This machine waited {timeout_s:.0f} s for the machine that must listen there.",
                 fix=f"Start the same command on {host}, which must be one of the machines, and check that "
-                f"port {port} is open between them.",
+                f"port {port} is open between the machines.",
             ) from error
         return
 
 
 def open_store(rendezvous: str | None) -> object:
-    """Open the rendezvous store if it is on this machine: torchrun shares it, and it outlives torchrun briefly.
+    """Open the rendezvous store if it is on this machine; torchrun shares it, and it stays open after torchrun's end.
 
-    Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
+    Otherwise torch closes the store with the last process of this machine, and other machines print broken connections.
     """
     if rendezvous is None or not is_local(rendezvous):
         return None
@@ -78,5 +78,5 @@ def open_store(rendezvous: str | None) -> object:
     host, port = host_and_port(rendezvous)
     try:
         return TCPStore(host, port, is_master=True, multi_tenant=True, wait_for_workers=False)
-    except RuntimeError:  # the port is taken: by another of the machines, where several are one; else torchrun will say
+    except RuntimeError:  # the port is in use, perhaps by another launcher here; otherwise torchrun reports it
         return None

@@ -1,4 +1,4 @@
-"""The page `trueloop plan --parameters` prints: memory, traffic, time and disk of a model, each with its formula."""
+"""The page of `trueloop plan --parameters`: memory, traffic, time and disk space of a model, with the formulas."""
 # ruff: noqa: RUF001  # × is meant
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from trueloop.core.formatting import format_duration, format_float, format_numbe
 
 
 def print_scale(made: Scale, console: Console) -> None:
-    """Print the page, no wider than the console."""
+    """Print the page, at most as wide as the console."""
     wide = console.width >= 60
     for title, columns, rows in (
         ("", ("", ""), _input_rows(made)),
@@ -124,7 +124,7 @@ def _disk(made: Scale) -> Iterator[Row]:
 
 
 def _si(count: int) -> str:
-    """Write a count as papers do: "7 B", "350 M", "4096"."""
+    """Format a count as in papers: "7 B", "350 M", "4096"."""
     for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
         if count >= unit:
             return f"{float(f'{count / unit:.4g}'):g} {name}"

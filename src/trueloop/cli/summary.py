@@ -1,4 +1,4 @@
-"""What a person, or a script, sees when a run is over."""
+"""Prints the summary of a finished run, for the user or as JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def print_json(summary: RunSummary, *, again: Sequence[str], event: str | None = None) -> None:
-    """Print the summary as one JSON object; paths as text, a metric that is not finite as null.
+    """Print the summary as one JSON object, with paths as text and non-finite metrics as null.
 
     Args:
-        summary: of the run.
-        again: the words that continue the run, under "resume" as one command.
-        event: where it is one line among others, what it is called among them.
+        summary: summary of the run.
+        again: words of the command that resumes the run, which is written under "resume".
+        event: value of "event" if the object is one of several lines; None = no "event".
     """
     head = {} if event is None else {"event": event}
     body = {**head, **_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}
@@ -54,12 +54,12 @@ _STOPPED = ("interrupted", "preempted")
 
 
 def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> None:
-    """Print a panel of results and places, and the commands to go on, unwrapped so that they can be copied.
+    """Print a panel of results and paths, then the next commands, which are not wrapped so that they can be copied.
 
     Args:
-        summary: of the run.
-        recipe: with the settings of the run.
-        again: the words that continue the run.
+        summary: summary of the run.
+        recipe: the recipe with the settings of the run.
+        again: words of the command that resumes the run.
     """
     console = Console(highlight=False)
     colour = "yellow" if summary.reason in _STOPPED else "green"
@@ -77,13 +77,13 @@ def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) 
 
 
 def _metrics(summary: RunSummary) -> Table:
-    """One row per metric, one column per split."""
+    """Return a table with one row per metric and one column per split."""
     splits = list(dict.fromkeys(key.partition("/")[0] for key in summary.metrics))
     names = list(dict.fromkeys(key.partition("/")[2] for key in summary.metrics))
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for split in splits:
-        # The test split saw the final weights, which may be those of an earlier epoch than the newest val.
+        # The test set is evaluated with the final weights, which may be from an earlier epoch than the newest val.
         table.add_column(
             "val (last)" if split == "val" and "test" in splits else escape(split.replace("_", " ")), justify="right"
         )
@@ -105,7 +105,7 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
     if best and summary.best_value is not None:
         best += f" ({recipe.train.monitor.metric} {format_float(summary.best_value, digits=4)})"
     journal = summary.run_dir / "journal.jsonl" if summary.run_dir else ""
-    for word, place in (
+    for word, value in (
         ("best checkpoint", best),
         ("weights", summary.weights),
         ("curves", summary.curves),
@@ -113,11 +113,12 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
         ("journal", journal),
         ("time", _effort(summary)),
     ):
-        if place:
-            table.add_row(word, escape(str(place)))
+        if value:
+            table.add_row(word, escape(str(value)))
     if summary.skipped:
         table.add_row(
-            "[yellow]skipped[/]", f"{summary.skipped} updates were not finite and not stepped; see the journal"
+            "[yellow]skipped[/]",
+            f"{summary.skipped} updates were skipped because they were not finite; see the journal",
         )
     return table
 
@@ -149,6 +150,6 @@ def _longer(again: Sequence[str], epochs: int) -> list[str]:
     """Return the command with another number of epochs."""
     words = list(again)
     if "--epochs" in words:
-        at = words.index("--epochs")
-        del words[at : at + 2]
+        index = words.index("--epochs")
+        del words[index : index + 2]
     return [*words, "--epochs", str(epochs)]

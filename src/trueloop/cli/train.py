@@ -23,24 +23,24 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
     """Train the recipe that the first word names; the other words are its settings.
 
     Returns:
-        The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
+        The exit code: 0, or 130 (Ctrl-C) or 143 (SIGTERM) if the run was stopped and saved.
     """
     if print_recipe_help(
         tokens,
         "train",
-        "Train a recipe and keep everything that belongs to the run in one folder.",
+        "Train a recipe, and save the run in one folder.",
         RUN_FLAGS,
-        "Without --run-dir, the same run goes on where it was cut off.",
+        "Without --run-dir, an interrupted run with the same settings is resumed.",
         "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
     ):
         return 0
 
-    def act() -> int:
+    def train() -> int:
         spec, recipe, words = load_named_recipe(tokens, "train")
         app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
         return app(words, exit_on_error=False, print_error=False)
 
-    return report_outcome(act)
+    return report_outcome(train)
 
 
 def _train(recipe: Recipe, line: RecipeCommandLine, tokens: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def _train(recipe: Recipe, line: RecipeCommandLine, tokens: Sequence[str]) -> in
     if launch := launch_from_options(line.processes, line.nodes, line.rendezvous, line.max_restarts):
         silent = line.json or line.log_format == "json"
         return run_launch(launch, recipe.train, ["train", *tokens], silent=silent)
-    return _run(recipe, replace(line, fresh=line.fresh and not was_restarted()), tokens[0])  # or it would never end
+    return _run(recipe, replace(line, fresh=line.fresh and not was_restarted()), tokens[0])  # a restart resumes the run
 
 
 def _run(recipe: Recipe, line: RecipeCommandLine, spec: str) -> int:
@@ -65,17 +65,17 @@ def _run(recipe: Recipe, line: RecipeCommandLine, spec: str) -> int:
     from trueloop.training.interrupt import EXIT_CODES
 
     place = read_launch_info()
-    speaks = place is None or place.rank == 0  # of several processes, one
-    logs = line.log_format == "json" and not line.json and speaks
-    mode = "quiet" if line.json or not speaks else line.log_format if line.log_format in ("live", "plain") else None
+    prints = place is None or place.rank == 0  # only one of several processes prints
+    logs = line.log_format == "json" and not line.json and prints
+    mode = "quiet" if line.json or not prints else line.log_format if line.log_format in ("live", "plain") else None
     display = JsonLines() if logs else Display(mode)
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
     store = line.store or os.environ.get("TRUELOOP_STORE") or None
     folder = _folder(recipe.name, line, silent=logs or mode == "quiet")
     summary = run_recipe(recipe, run_dir=folder, reporters=[display], store=store, **flags)
-    if speaks and (line.json or logs):
+    if prints and (line.json or logs):
         print_json(summary, again=line.resume_command(spec, summary.run_dir), event="summary" if logs else None)
-    elif speaks:
+    elif prints:
         print_summary(summary, recipe, again=line.resume_command(spec, summary.run_dir))
     return EXIT_CODES.get(summary.reason, 0)
 
@@ -86,5 +86,5 @@ def _folder(name: str, line: RecipeCommandLine, *, silent: bool) -> Path | Calla
     if line.run_dir:
         return line.run_dir
     if line.allow_change:
-        raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
+        raise InvalidConfig("--allow-change needs --run-dir.", fix="Name the run to resume: --run-dir RUN.")
     return RunFolderChooser(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)

@@ -17,7 +17,7 @@ FLAGS = (
     flag("seconds", float, 2.0, "Each attempt is measured for so long."),
     flag("compiled", bool, False, "Try torch.compile, too; it takes a minute."),
     flag("write", Path | None, None, "Write what is best as TOML, for trueloop train --config."),
-    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("config", Path | None, None, "TOML file of settings; flags override the file."),
     flag("json", bool, False, "Print one JSON object instead of the table."),
 )
 

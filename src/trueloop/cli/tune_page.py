@@ -1,4 +1,4 @@
-"""What `trueloop tune` prints, and the settings file it writes."""
+"""Prints the results of `trueloop tune`, and writes the settings file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trueloop.core.formatting import format_duration, replace_unprintable
 
 
 class TunePage:
-    """Tells each attempt as it ends, and then what is best.
+    """Prints each trial when it ends, and then the best settings.
 
     Args:
-        quiet: print nothing.
+        quiet: True to print nothing.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -28,7 +28,7 @@ class TunePage:
         self._first: float | None = None
 
     def trial_done(self, trial: Trial) -> None:
-        """Print a line."""
+        """Print the line of one trial."""
         what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "unchanged"
         if trial.throughput is None:
             self._console.print(Text.assemble(f"{what:18}", (replace_unprintable(trial.problem), "yellow")))
@@ -42,43 +42,43 @@ class TunePage:
         )
 
     def end(self, tuned: TuningResult, spec: str, path: Path | None) -> None:
-        """Print what is best, and the command that uses it."""
-        for setting, why in tuned.not_tried.items():
-            self._console.print(Text(f"{setting} stays unchanged: {why}.", "dim"))
+        """Print the best settings, and the command that uses them."""
+        for setting, reason in tuned.not_tried.items():
+            self._console.print(Text(f"{setting} stays unchanged: {reason}.", "dim"))
         if tuned.largest_micro_batch is not None and "micro_batch" not in tuned.not_tried:
             self._console.print(
-                f"The largest micro-batch that fits, of those tried, is {tuned.largest_micro_batch}.", style="dim"
+                f"The largest tried micro-batch that fits into memory is {tuned.largest_micro_batch}.", style="dim"
             )
         if not tuned.chosen:
-            self._console.print("\nNothing is faster by more than the noise: keep the settings.")
+            self._console.print("\nNo other setting is measurably faster: keep the settings.")
             return
         flags = [word for name, value in tuned.chosen.items() for word in _flag(name, value)]
         words = ["--config", str(path)] if path else flags
-        self._console.print(f"\n{_gain(tuned)}, measured once more; the same run but for rounding:")
+        self._console.print(f"\n{_gain(tuned)} in a second measurement; except for rounding, the run is the same:")
         self._console.print(Text(shlex.join(["trueloop", "train", spec, *words]), "bold"), soft_wrap=True)
 
 
 def _gain(tuned: TuningResult) -> str:
     if tuned.before is None:
-        return f"{tuned.after.examples_per_s:,.0f} examples/s where nothing could be trained"
+        return f"{tuned.after.examples_per_s:,.0f} examples/s; the original settings did not fit into memory"
     return f"{tuned.after.examples_per_s / tuned.before.examples_per_s:.2f} times as fast"
 
 
 def print_json(tuned: TuningResult) -> None:
-    """Print one JSON object with every attempt."""
+    """Print one JSON object with every trial."""
     print(json.dumps(asdict(tuned), allow_nan=False))
 
 
-def as_toml(given: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    """Write settings as TOML: those that were typed, and over them those that are best."""
-    lines = [f"{name} = {_toml(value)}" for name, value in {**given, **chosen}.items() if value is not None]
+def as_toml(typed: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    """Format settings as TOML: the settings that the user passed, with the best values instead of theirs."""
+    lines = [f"{name} = {_toml(value)}" for name, value in {**typed, **chosen}.items() if value is not None]
     return "# Written by trueloop tune: measured on this machine, for this recipe.\n" + "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)  # numbers, words and truth are the same in both
+    return json.dumps(value)  # numbers, strings and booleans are written as in JSON
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `trueloop verify` prints: a line per proof as it ends, then what is broken and how to fix it."""
+"""Prints the results of `trueloop verify`: one line per proof when it ends, with the fix if it is broken."""
 
 import math
 import sys
@@ -25,11 +25,11 @@ CELLS = 40
 
 
 class VerifyPage:
-    """Tells how it goes, on standard output.
+    """Prints the progress and results of proofs on standard output.
 
     Args:
-        quiet: say nothing at all.
-        verbose: also what does not apply, with why.
+        quiet: True to print nothing.
+        verbose: True to also print the proofs that do not apply, with the reasons.
     """
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
@@ -39,7 +39,7 @@ class VerifyPage:
         self._status = self._live.status("") if sys.stderr.isatty() and not quiet else None
 
     def proof_started(self, proof: Proof) -> None:
-        """Print which proof runs, on a terminal."""
+        """Show the name of the running proof on a terminal."""
         if self._status is not None:
             self._status.update(f"{proof.name} ...")
             self._status.start()
@@ -62,14 +62,15 @@ class VerifyPage:
         if each.fix:
             self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), replace_unprintable(each.fix)))
 
-    def print_summary(self, found: Sequence[Evidence]) -> None:
-        """Print the last line, and which proofs did not apply."""
-        idle = [each.proof for each in found if each.verdict is Verdict.NOT_APPLICABLE]
-        if idle and not self._verbose:
-            self._console.print(Text(f"- not applicable: {', '.join(idle)} (--verbose says why)", style="dim"))
-        style = "bold green" if all(each.ok for each in found) else "bold red"
-        seconds = format_duration(sum(each.seconds for each in found))
-        self._console.print(Text(f"{headline(found)}, in {seconds}", style=style))
+    def print_summary(self, evidence: Sequence[Evidence]) -> None:
+        """Print the names of the proofs that did not apply, and the summary line."""
+        not_applicable = [each.proof for each in evidence if each.verdict is Verdict.NOT_APPLICABLE]
+        if not_applicable and not self._verbose:
+            names = ", ".join(not_applicable)
+            self._console.print(Text(f"- not applicable: {names} (--verbose says why)", style="dim"))
+        style = "bold green" if all(each.ok for each in evidence) else "bold red"
+        seconds = format_duration(sum(each.seconds for each in evidence))
+        self._console.print(Text(f"{headline(evidence)}, in {seconds}", style=style))
 
     @property
     def _ascii(self) -> bool:
@@ -77,7 +78,7 @@ class VerifyPage:
 
 
 def print_list() -> None:
-    """Print every proof with its group and what it does."""
+    """Print every proof with its group and title."""
     console = Console(highlight=False)
     group = ""
     for name, proof in all_proofs().items():

@@ -1,1 +1,1 @@
-"""What of this machine would spoil a run, before it starts: one check for each, over facts that are handed in."""
+"""Checks a machine for problems that would spoil a run, before the run starts."""

@@ -1,4 +1,4 @@
-"""Defines a check, the requirements of a run that it reads, and the diagnosis that it returns."""
+"""Defines checks of the machine: their input `RunRequirements` and their result `Diagnosis`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trueloop.doctor.machine import Machine
 
 Group = Literal["software", "accelerator", "processor", "memory", "disk", "numbers", "output"]
 
-PREFETCH: Final = 2  # the default prefetch_factor of torch.utils.data.DataLoader: batches kept ready for each worker
+PREFETCH: Final = 2  # batches that each worker loads in advance: the default prefetch_factor of DataLoader
 
 
 class Level(StrEnum):
@@ -23,7 +23,7 @@ class Level(StrEnum):
     ERROR = "error"
     """A run would fail."""
     UNKNOWN = "unknown"
-    """The machine does not show it."""
+    """The machine does not report what the check needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Diagnosis:
     message: str
     """One or two sentences with the numbers."""
     remedy: str = ""
-    """What to do; present for every warning and error."""
+    """What the user can do; present for every warning and error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +43,23 @@ class RunRequirements:
 
     device: str = "auto"
     processes: int = 1
-    """Training processes on this machine."""
+    """Number of training processes on this machine."""
     workers: int | None = None
-    """Loader processes per training process; None = chosen when the run starts."""
+    """Number of loader processes per training process; None = chosen when the run starts."""
     batch_bytes: int | None = None
     """Size of one micro-batch as the loader returns it."""
     checkpoint_bytes: int | None = None
     checkpoints: int = 4
     """Number of checkpoints on the disk at the same time, including the one being written."""
     threads: int | None = None
-    """Threads per operation; None = torch's default."""
+    """Number of threads per operation; None = torch's default."""
     deterministic: bool = False
 
     @property
     def in_flight_bytes(self) -> int | None:
-        """Shared memory taken by batches between workers and training; None where batch or workers are unknown.
+        """Bytes of shared memory that batches take; None if the batch size or the number of workers is unknown.
 
-        Source: torch.utils.data.DataLoader, prefetch_factor batches for each worker, and one in training.
+        Source: torch.utils.data.DataLoader has prefetch_factor batches per worker, and one batch is in training.
         """
         if self.workers is None or self.batch_bytes is None:
             return None
@@ -78,13 +78,13 @@ class Check:
     title: str
     group: Group
     inspect: Inspect
-    """Return the diagnosis, or None where the check does not concern this machine or this run."""
+    """Function that returns the diagnosis, or None if the check does not concern this machine or this run."""
     failure: str = ""
-    """Code of the failure page that explains more."""
+    """Code of the failure whose page explains more."""
 
 
 def check(title: str, group: Group, *, failure: str = "") -> Callable[[Inspect], Check]:
-    """Make a `Check` of a function ``check_<name>(machine, run)``."""
+    """Return a decorator that converts a function ``check_<name>(machine, run)`` to a `Check`."""
 
     def decorate(inspect: Inspect) -> Check:
         name = inspect.__name__.removeprefix("check_").replace("_", "-")

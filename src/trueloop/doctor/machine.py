@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 REQUIRE_GPU: Final = "TRUELOOP_REQUIRE_GPU"
-"""Environment variable that forbids training on the CPU where no GPU is usable."""
+"""Environment variable that forbids training on the CPU if no GPU is usable."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # where loader workers pass batches; trueloop writes nothing there
 
 
@@ -16,7 +16,7 @@ class Gpu:
     name: str
     memory_bytes: int
     free_bytes: int | None = None
-    """Free memory; None where it was not read, as that creates a context on the device."""
+    """Free memory; None if it was not read, because reading it creates a context on the device."""
     capability: tuple[int, int] = (0, 0)
     """Compute capability: (9, 0) is torch's sm_90."""
 
@@ -26,24 +26,26 @@ class TorchInstall:
     """Facts about the installed torch, read after importing it."""
 
     version: str
-    """"2.13.0+cpu"."""
+    """Version with its build: "2.13.0+cpu"."""
     cuda: str | None = None
     """CUDA version of the build: "12.8"; None = a build without CUDA."""
     hip: str | None = None
+    """ROCm version of the build; None = a build without ROCm."""
     gpus: tuple[Gpu, ...] = ()
     mps: bool = False
     problem: str = ""
-    """Torch's warning that explains why it can use no GPU."""
+    """Torch's warning that explains why it cannot use a GPU."""
     built_for: tuple[str, ...] = ()
-    """Architectures with kernels: "sm_80", "sm_90", "compute_90"."""
+    """Architectures that torch has kernels for: "sm_80", "sm_90", "compute_90"."""
     threads: int = 1
-    """Threads per operation."""
+    """Number of threads per operation."""
     cudnn_benchmark: bool = False
     deterministic: bool = False
-    """True where ``use_deterministic_algorithms`` is on."""
+    """True if ``use_deterministic_algorithms`` is on."""
     tf32_matmul: bool | None = False
-    """None = unknown: it was set with both the legacy and the new API."""
+    """True if matrix products use TF32; None = unknown, because it was set with both the legacy and the new API."""
     tf32_convolution: bool | None = False
+    """True if convolutions use TF32; None = unknown, as for ``tf32_matmul``."""
 
     @property
     def build(self) -> str:
@@ -57,9 +59,9 @@ class Package:
 
     version: str
     required_torch: str = ""
-    """The one version of torch that its metadata requires; "" = none."""
+    """The only version of torch that the package's metadata allows; "" = it names no version."""
     problem: str = ""
-    """Why it cannot be imported; "" = it can, or this was not tried."""
+    """Why the package cannot be imported; "" = it can be, or the import was not tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class Space:
 
     total_bytes: int
     free_bytes: int
-    """Free bytes for this user."""
+    """Free space that this user may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,10 @@ class Folder:
     """The folder for runs and its file system."""
 
     path: str
-    """The nearest existing folder."""
+    """Path of the folder, or of its nearest existing parent."""
     space: Space | None = None
     files_left: int | None = None
-    """Free inodes; None where the file system does not count them."""
+    """Number of free inodes; None if the file system does not count them."""
     writable: bool = True
     kind: str = ""
     """Type of the file system: "ext4", "overlay", "tmpfs"."""
@@ -87,7 +89,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Everything that checks read. None and "" = unknown."""
+    """All facts that checks read; None or "" = unknown."""
 
     python: tuple[int, int, int] = (3, 11, 0)
     system: str = "Linux"
@@ -103,29 +105,29 @@ class Machine:
     on_bus: tuple[str, ...] = ()
     """Makers of the GPUs on the PCI bus, which a container sees even without a GPU assigned: "NVIDIA"."""
     cores: int = 1
-    """Cores that this process may run on."""
+    """Number of cores that this process may run on."""
     quota: float | None = None
     """CPU quota of the process's cgroup in cores; None = no limit."""
     memory_bytes: int | None = None
     available_bytes: int | None = None
-    """Memory available before the machine or the cgroup runs out."""
+    """Memory that can be allocated before the machine or the cgroup runs out."""
     memory_limit_bytes: int | None = None
     """Memory limit of the cgroup; None = no limit."""
     shared: Space | None = None
-    """File system at `SHARED_MEMORY`."""
+    """Size and free space of `SHARED_MEMORY`."""
     open_files: tuple[int, int] | None = None
-    """Soft and hard limit of open files; -1 = unlimited."""
+    """Soft and hard limit on the number of open files; -1 = unlimited."""
     processes_left: int | None = None
-    """Processes and threads that may still start; None = no limit."""
+    """Number of processes and threads that may still start; None = no limit."""
     folder: Folder | None = None
     container: str = ""
-    """"docker", "podman", "kubernetes", "container"; "" = none."""
+    """Container engine: "docker", "podman", "kubernetes" or "container"; "" = no container."""
     output_buffered: bool = False
-    """True where standard output is buffered in blocks."""
+    """True if standard output is buffered in blocks."""
 
     @property
     def usable_cores(self) -> float:
-        """Number of usable cores: those allowed, or the cgroup's quota where that is less."""
+        """Number of usable cores: the smaller of the allowed cores and the cgroup's quota."""
         return min(float(self.cores), self.quota) if self.quota else float(self.cores)
 
     @property
@@ -135,9 +137,5 @@ class Machine:
 
 
 def gpu_required(environment: Mapping[str, str]) -> bool:
-    """Return True where the environment forbids training without a GPU.
-
-    Args:
-        environment: variables by name.
-    """
+    """Return True if the environment forbids training without a GPU."""
     return environment.get(REQUIRE_GPU, "").strip().lower() not in ("", "0", "false", "no", "off")

@@ -17,12 +17,12 @@ from trueloop.doctor import cgroup
 from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchInstall
 
 COMPILED_PACKAGES: Final = ("torchvision", "torchaudio")
-"""Packages with binaries that fit one version of torch only."""
-IMPORT_TIMEOUT_S: Final = 60.0  # to import one of them, on a slow network disk
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # a space is written \040
+"""Packages with binaries that fit only one version of torch."""
+IMPORT_TIMEOUT_S: Final = 60.0  # importing one of these packages from a slow network disk takes long
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
 _DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d{3,}(?:\.\d+)+)\s")
 _MAKERS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD"}
-_DISPLAYS: Final = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display; processing accelerators
+_GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display; processing accelerators
 
 
 def read_machine(
@@ -33,11 +33,11 @@ def read_machine(
     Args:
         folder: folder for runs; it need not exist.
         root: folder that contains /proc, /sys and /dev.
-        environment: variables by name.
-        deep: also read the free memory of each GPU, and try to import the packages compiled for torch, each in a
-            process of its own.
+        environment: environment variables by name.
+        deep: True to read the free memory of each GPU as well, and to try to import each package compiled for torch in
+            a separate process.
 
-    Cost: about 2 ms once torch is imported; some seconds if ``deep``.
+    Cost: about 2 ms once torch is imported; a few seconds if ``deep``.
     """
     torch, problem = read_torch(deep=deep)
     packages = dict(_installed_packages()) if deep else {}
@@ -72,60 +72,63 @@ def read_folder(folder: Path, root: Path = Path("/")) -> Folder:
     """Read the facts of a folder, or of its nearest existing parent."""
     path = folder.absolute()
     existing = next((each for each in (path, *path.parents) if each.is_dir()), path)
-    space, left = _read_space(existing), None
+    space, files_left = _read_space(existing), None
     if hasattr(os, "statvfs") and space is not None:
         files = os.statvfs(existing)
-        left = files.f_favail if files.f_files else None  # btrfs and others count none
+        files_left = files.f_favail if files.f_files else None  # btrfs and others do not count inodes
     mounts = cgroup.read_text(root / "proc/self/mountinfo")
     writable = os.access(existing, os.W_OK | os.X_OK)
     return Folder(
-        path=str(existing), space=space, files_left=left, writable=writable, kind=filesystem_type(existing, mounts)
+        path=str(existing),
+        space=space,
+        files_left=files_left,
+        writable=writable,
+        kind=filesystem_type(existing, mounts),
     )
 
 
 def filesystem_type(path: Path, mountinfo: str) -> str:
-    """Return the type of the file system that holds a path: "ext4", "overlay", "tmpfs"; "" where it is unknown.
+    """Return the type of the file system that contains a path: "ext4", "overlay", "tmpfs"; "" if it is unknown.
 
     Args:
-        path: absolute.
-        mountinfo: the text of /proc/self/mountinfo.
+        path: an absolute path.
+        mountinfo: the content of /proc/self/mountinfo.
 
-    Source: proc(5): the mount point is the fifth word, the type the first one after a lone hyphen.
+    Source: proc(5): the mount point is the fifth word, and the type is the first word after a single hyphen.
     """
-    best, kind = -1, ""
+    longest, kind = -1, ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         words = before.split()
         if len(words) < 5 or not after:
             continue
         point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[4]))
-        if (
-            path.is_relative_to(point) and len(point.parts) >= best
-        ):  # of two mounts on one point, the later one hides the other
-            best, kind = len(point.parts), after.split()[0]
+        # A later mount on the same point hides an earlier one.
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            longest, kind = len(point.parts), after.split()[0]
     return kind
 
 
 def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
-    """Return the facts of torch, or None and why it cannot be imported; (None, "") where it is not installed.
+    """Return facts about torch, or None and why it cannot be imported; (None, "") if it is not installed.
 
     Args:
-        deep: also read the free memory of each GPU, which creates a context on it.
+        deep: True to read the free memory of each GPU as well, which creates a CUDA context on the GPU.
 
-    Cost: imports torch, and queries the driver for its devices.
+    Cost: imports torch, and queries the GPU driver for the devices.
     """
     if importlib.util.find_spec("torch") is None:
         return None, ""
     try:
         import torch
-    except (ImportError, OSError) as error:  # a shared library is missing, or of another version
+    except (ImportError, OSError) as error:  # a shared library is missing or has another version
         return None, f"{type(error).__name__}: {error}".splitlines()[0]
-    with warnings.catch_warnings(record=True) as caught:  # torch warns of a driver that is too old, and continues
+    with warnings.catch_warnings(record=True) as caught:  # torch only warns if a driver is too old
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
         gpus = tuple(_read_gpu(torch, index, deep=deep) for index in range(torch.cuda.device_count() if usable else 0))
     backends: Any = torch.backends
-    seen = TorchInstall(
+    install = TorchInstall(
         version=str(torch.__version__),
         cuda=torch.version.cuda,
         hip=torch.version.hip,
@@ -139,7 +142,7 @@ def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
         tf32_matmul=_allows_tf32(backends.cuda.matmul),
         tf32_convolution=_allows_tf32(backends.cudnn),
     )
-    return seen, ""
+    return install, ""
 
 
 def _read_gpu(torch: Any, index: int, *, deep: bool) -> Gpu:
@@ -155,22 +158,22 @@ def _read_gpu(torch: Any, index: int, *, deep: bool) -> Gpu:
 def _allows_tf32(backend: Any) -> bool | None:
     try:
         return bool(backend.allow_tf32)
-    except RuntimeError:  # torch 2.9 and later, where the program used both the legacy and the new API
+    except RuntimeError:  # in torch 2.9 and later, if the program used both the legacy and the new API
         return None
 
 
 def _installed_packages() -> Iterator[tuple[str, Package]]:
     for name in COMPILED_PACKAGES:
         try:
-            found = distribution(name)
+            package = distribution(name)
         except PackageNotFoundError:
             continue
-        wanted = (re.match(r"torch\s*\(?==\s*([\w.+]+)", line) for line in found.requires or ())
-        yield name, Package(version=found.version, required_torch=next((m[1] for m in wanted if m), ""))
+        matches = (re.match(r"torch\s*\(?==\s*([\w.+]+)", line) for line in package.requires or ())
+        yield name, Package(version=package.version, required_torch=next((m[1] for m in matches if m), ""))
 
 
 def _import_problem(name: str) -> str:
-    """Return the last line of the error from importing a package; "" where it can be imported."""
+    """Return the last line of the error from importing a package; "" if it can be imported."""
     command = [sys.executable, "-W", "ignore", "-c", f"import {name}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # noqa: S603 - a fixed list of names
@@ -200,7 +203,7 @@ def _gpu_makers_on_bus(root: Path) -> Iterator[str]:
         return
     for device in devices:
         maker = _MAKERS.get(cgroup.read_text(device / "vendor"))
-        if maker and cgroup.read_text(device / "class").startswith(_DISPLAYS):
+        if maker and cgroup.read_text(device / "class").startswith(_GPU_CLASSES):
             yield maker
 
 
@@ -209,7 +212,10 @@ def _usable_cores() -> int:
 
 
 def _read_memory(root: Path) -> tuple[int | None, int | None]:
-    """Return the machine's memory, and what is available of it within the cgroup's limit."""
+    """Return the machine's total memory and the memory available to this process, in bytes.
+
+    The available memory is the smaller of the machine's and the cgroup's.
+    """
     pairs = (line.split(":", 1) for line in cgroup.read_text(root / "proc/meminfo").splitlines() if ":" in line)
     sizes = {
         name: int(text.split()[0]) * 1024 for name, text in pairs if text.split()[:1] and text.split()[0].isdecimal()
@@ -222,10 +228,10 @@ def _read_space(path: Path) -> Space | None:
     if not hasattr(os, "statvfs"):
         return None
     try:
-        seen = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return None
-    return Space(total_bytes=seen.f_frsize * seen.f_blocks, free_bytes=seen.f_frsize * seen.f_bavail)
+    return Space(total_bytes=stats.f_frsize * stats.f_blocks, free_bytes=stats.f_frsize * stats.f_bavail)
 
 
 def _open_files_limit() -> tuple[int, int] | None:
@@ -244,12 +250,12 @@ def _container_engine(root: Path, environment: Mapping[str, str]) -> str:
         return "podman"
     if (root / ".dockerenv").exists():
         return "docker"
-    named = environment.get("container") or next(
+    engine = environment.get("container") or next(
         iter(re.findall(r"docker|kubepods|containerd|lxc", cgroup.group_names(root))), ""
     )
-    return named and ("kubernetes" if named == "kubepods" else named)
+    return engine and ("kubernetes" if engine == "kubepods" else engine)
 
 
 def _is_block_buffered(stream: Any) -> bool:
-    """Return True where printed text is held until a block is full."""
+    """Return True if a stream writes its text only when a block is full."""
     return not (getattr(stream, "line_buffering", True) or getattr(stream, "write_through", False))

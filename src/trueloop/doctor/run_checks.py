@@ -22,7 +22,7 @@ class CheckResult(NamedTuple):
     diagnosis: Diagnosis
 
     def as_json(self) -> dict[str, str]:
-        """Return the result JSON-ready."""
+        """Return the result as a JSON-ready dictionary."""
         check, found = self.check, self.diagnosis
         record = {"check": check.name, "group": check.group, "title": check.title, "level": found.level.value}
         optional = {"remedy": found.remedy, "page": check.failure if found.level in PROBLEM_LEVELS else ""}
@@ -41,18 +41,18 @@ def all_checks() -> Mapping[str, Check]:
 
 
 def run_checks(machine: Machine, run: RunRequirements) -> list[CheckResult]:
-    """Run every check; those that do not concern this machine or this run are left out.
+    """Return the results of the checks that concern this machine and this run.
 
     Args:
         machine: machine on which the run would start.
-        run: resources that it would need.
+        run: resources that the run would need.
     """
     results = ((each, each.inspect(machine, run)) for each in all_checks().values())
     return [CheckResult(each, diagnosis) for each, diagnosis in results if diagnosis is not None]
 
 
 def has_errors(results: Iterable[CheckResult]) -> bool:
-    """Return True where a diagnosis would make a run fail."""
+    """Return True if a check found an error, which would make a run fail."""
     return any(each.diagnosis.level is Level.ERROR for each in results)
 
 

@@ -1,1 +1,1 @@
-"""Finds silent failures in the text of programs, without running or importing them."""
+"""Finds silent failures in the source code of programs, without running or importing them."""

@@ -1,7 +1,7 @@
-"""Baseline: the findings an old code base has when it adopts the linter, which are not reported again.
+"""Reads and writes a baseline: the findings of a code base when it adopts the linter, which are not reported again.
 
-A finding is identified by its file, its code and the text of its line, so it survives moved lines; a changed line is
-new. The file is sorted JSON with one finding per line, to be committed.
+A finding is identified by its file, its code and the text of its line: it stays known when its line moves, and is
+reported when its line changes. The file is sorted JSON with one finding per line, suitable for version control.
 """
 
 import json
@@ -16,7 +16,7 @@ from trueloop.core.json_text import parse_json
 
 SCHEMA: Final = 1
 Key = tuple[str, str, str]
-"""File, code, text of the line."""
+"""File of a finding, its code and the text of its line."""
 
 
 def baseline_key(finding: Finding, line: str, base: Path) -> Key:
@@ -25,7 +25,7 @@ def baseline_key(finding: Finding, line: str, base: Path) -> Key:
     Args:
         finding: a finding of the linter.
         line: text of its line.
-        base: folder that paths are relative to.
+        base: folder that the path in the key is relative to.
     """
     path = Path(finding.location.path) if finding.location else Path("?")
     absolute = path.resolve()
@@ -34,7 +34,7 @@ def baseline_key(finding: Finding, line: str, base: Path) -> Key:
 
 
 def write_baseline(path: Path, keys: Iterable[Key]) -> int:
-    """Write a baseline; return the number of findings in it.
+    """Write a baseline and return the number of findings in it.
 
     Raises:
         InvalidConfig: the file cannot be written.
@@ -60,7 +60,7 @@ def load_baseline(path: Path) -> Counter[Key]:
         if not isinstance(content, dict) or cast("Mapping[str, Any]", content).get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         rows = cast("Mapping[str, Any]", content)["findings"]
-        return Counter((str(file), str(code), str(words)) for file, code, words in rows)
+        return Counter((str(file), str(code), str(line)) for file, code, line in rows)
     except OSError as error:
         raise InvalidConfig(
             f"There is no baseline {str(path)!r}: {error.strerror}.", fix="Write one: --write-baseline PATH."

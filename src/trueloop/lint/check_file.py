@@ -31,11 +31,11 @@ class FileResult:
 
     path: str
     findings: tuple[Finding, ...] = ()
-    """Findings by location."""
+    """Findings, sorted by location."""
     suppressed: int = 0
     """Number of findings that comments suppress."""
     unused_pragmas: tuple[tuple[SourceLocation, str], ...] = ()
-    """Locations and codes of comments that suppress nothing; "" = all codes."""
+    """Location and codes of each suppression comment that suppresses no finding; "" = the comment names no codes."""
     problem: str = ""
     """Why the file could not be checked: "line 3: invalid syntax"."""
 
@@ -44,10 +44,10 @@ def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: 
     """Apply rules to a source text and return the result.
 
     Args:
-        source: the text as Python reads it.
-        path: path for the findings.
+        source: the source text, decoded as Python decodes it.
+        path: path to report in the findings.
         rules: the rules to apply.
-        notebook: whether the text consists of the cells of a notebook.
+        notebook: True if the text consists of the cells of a notebook.
     """
     try:
         with warnings.catch_warnings():
@@ -63,8 +63,8 @@ def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: 
     try:
         found = _apply_rules(applicable, interpret(SourceText(source), tree, notebook=notebook), path)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
     return _apply_pragmas(path, found, find_pragmas(source), frozenset(each.failure.code for each in rules))
 
@@ -72,10 +72,10 @@ def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: 
 def _syntax_problem(path: str, error: BaseException) -> FileResult:
     line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
     if isinstance(error, SyntaxError):
-        words = error.msg
+        message = error.msg
     else:
-        words = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
-    return FileResult(path=path, problem=f"line {line}: {words}" if line else words)
+        message = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
+    return FileResult(path=path, problem=f"line {line}: {message}" if line else message)
 
 
 def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str) -> list[Finding]:
@@ -91,7 +91,7 @@ def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str) -> 
 def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str) -> Finding:
     failure, node, fix = active.failure, hit.node, hit.fix
     if fix is not None and fix.safe and cuts_graph(source.text, fix):
-        fix = replace(fix, safe=False)  # even if the rule says safe: a wrong finding must not stop gradients
+        fix = replace(fix, safe=False)  # even if the rule calls it safe: fixing a wrong finding must not stop gradients
     return Finding(
         code=failure.code,
         slug=active.slug,
@@ -99,7 +99,7 @@ def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str) 
         severity=hit.severity or failure.severity,
         message=hit.message,
         location=_location(source, path, node),
-        related=tuple((_location(source, path, other), words) for other, words in hit.related),
+        related=tuple((_location(source, path, other), message) for other, message in hit.related),
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
@@ -116,7 +116,7 @@ def _location(source: SourceFile, path: str, node: ast.expr | ast.stmt) -> Sourc
 
 
 def _function_name(tree: ast.Module, line: int) -> str:
-    """Return the qualified name of the innermost function around a line."""
+    """Return the qualified name of the innermost function or class that contains a line; "" outside of all."""
     names: list[str] = []
     body: list[ast.stmt] = tree.body
     while True:
@@ -129,7 +129,7 @@ def _function_name(tree: ast.Module, line: int) -> str:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the direct child statements of a node, including those of its handlers and cases."""
+    """Yield the direct child statements of a node, including those in its except handlers and match cases."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):
             yield each
@@ -138,30 +138,30 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _apply_pragmas(
-    path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], checked_codes: frozenset[str]
+    path: str, findings: Iterable[Finding], pragmas: Sequence[Pragma], checked_codes: frozenset[str]
 ) -> FileResult:
     """Drop the findings that comments suppress, and list the comments that suppress nothing.
 
     Args:
         path: path of the file.
-        found: all findings.
+        findings: all findings.
         pragmas: suppression comments in the file.
-        checked_codes: codes whose rules were applied; comments with other codes are not called unused.
+        checked_codes: codes whose rules were applied; comments with other codes are not reported as unused.
     """
-    kept, used, suppressed = list[Finding](), set[Pragma](), 0
-    for each in found:
+    remaining, used, suppressed = list[Finding](), set[Pragma](), 0
+    for each in findings:
         line = each.location.line if each.location else 0
         matching = [
             pragma
-            for pragma in find_pragmas
+            for pragma in pragmas
             if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
         ]
         used.update(matching)
         suppressed += bool(matching)
-        kept += [] if matching else [each]
+        remaining += [] if matching else [each]
     unused = [
         (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.codes - ALL_CODES)))
-        for pragma in find_pragmas
+        for pragma in pragmas
         if pragma not in used and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
     ]
-    return FileResult(path=path, findings=tuple(kept), suppressed=suppressed, unused_pragmas=tuple(unused))
+    return FileResult(path=path, findings=tuple(remaining), suppressed=suppressed, unused_pragmas=tuple(unused))

@@ -17,9 +17,9 @@ from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
 from trueloop.lint.fix import fix_text
 from trueloop.lint.notebook import Notebook
 
-MIN_FILES_FOR_PROCESSES: Final = 48  # files; fewer are linted before another process has started
+MIN_FILES_FOR_PROCESSES: Final = 48  # fewer files are linted faster than a process starts
 CHUNK_SIZE: Final = 16
-GC_INTERVAL: Final = 32  # files between two collections of garbage
+GC_INTERVAL: Final = 32  # number of files between two garbage collections
 
 
 class LintJob(NamedTuple):
@@ -34,11 +34,12 @@ class LintedFile(NamedTuple):
     """The lint result of a file with its content."""
 
     result: FileResult
-    """Result after fixes, if requested."""
+    """Lint result of the fixed content if fixes were requested, else of the original content."""
     before: bytes = b""
     after: bytes | None = None
     """Content of the file after fixes; None = unchanged."""
     fix_count: int = 0
+    """Number of fixed findings."""
 
 
 def lint_file(path: Path, job: LintJob) -> LintedFile:
@@ -54,7 +55,7 @@ def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
 
     Args:
         content: content of the file.
-        path: path for the findings; ".ipynb" marks a notebook.
+        path: path to report in the findings; a path that ends in ".ipynb" means a notebook.
         job: rules and options.
 
     Raises:
@@ -76,11 +77,11 @@ def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
     """Convert fixes from byte positions in UTF-8 to byte positions in the file, if they differ."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
-    found = [
+    findings = [
         replace(each, autofix=decoded.to_file_offsets(each.autofix)) if each.autofix else each
         for each in linted.findings
     ]
-    return replace(linted, findings=tuple(found))
+    return replace(linted, findings=tuple(findings))
 
 
 def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
@@ -99,8 +100,8 @@ def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) ->
 
 
 def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> FileResult:
-    """Convert locations to cell and line, and name the cells that could not be checked."""
-    problem = "; ".join(words for _, words in notebook.invalid_cells) or linted.problem
+    """Convert locations to cell and line, and report the cells that could not be checked as the problem."""
+    problem = "; ".join(message for _, message in notebook.invalid_cells) or linted.problem
 
     def locate(location: SourceLocation) -> SourceLocation:
         cell, line = notebook.locate(location.line)
@@ -110,7 +111,7 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
         assert finding.location is not None
         cell, line = notebook.locate(finding.location.line)
         end = finding.end and (finding.end[0] - finding.location.line + line, finding.end[1])
-        related = tuple((locate(other), words) for other, words in finding.related)
+        related = tuple((locate(other), message) for other, message in finding.related)
         return replace(finding, location=locate(finding.location), related=related, end=end, cell=cell.number)
 
     unused = tuple((locate(location), codes) for location, codes in linted.unused_pragmas)
@@ -118,7 +119,7 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
 
 
 def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:
-    """Lint files and yield their results in order; each process holds one syntax tree at a time.
+    """Lint files and yield their results in the order of the paths; each process holds one syntax tree at a time.
 
     Args:
         paths: paths of files.
@@ -145,23 +146,23 @@ def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
-    """Collect garbage between files only.
+    """Pause automatic garbage collection; the caller collects garbage between files.
 
-    Nothing dies while one file is linted, and scanning live objects again and again takes half of the time.
+    No object becomes garbage while a file is linted; scanning the live objects repeatedly would take half of the time.
     """
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()  # existing objects stay
+    gc.freeze()  # collections ignore the objects that exist now
     try:
         yield
     finally:
         gc.unfreeze()
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-def _collect(files: int) -> None:
-    if files % GC_INTERVAL == 0:
+def _collect(file_count: int) -> None:
+    if file_count % GC_INTERVAL == 0:
         gc.collect()
 
 
@@ -181,10 +182,11 @@ def _init_worker(job: LintJob) -> None:
 def _lint_in_worker(path: Path) -> LintedFile:
     global _file_count  # noqa: PLW0603
     assert _job is not None
-    read = lint_file(path, _job)
+    linted_file = lint_file(path, _job)
     _file_count += 1
     _collect(_file_count)
-    return read if read.after is not None else read._replace(before=b"")  # unchanged content is not sent back
+    # Unchanged content is not sent to the parent process.
+    return linted_file if linted_file.after is not None else linted_file._replace(before=b"")
 
 
 def cache_cell_lines(paths: Iterable[str], open_text: Callable[[str], str | None] = lambda path: None) -> None:

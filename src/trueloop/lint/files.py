@@ -20,7 +20,7 @@ EXCLUDED_FOLDERS: Final = frozenset((
     ".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
     "__pycache__", "node_modules", "site-packages", ".eggs", ".ipynb_checkpoints", "__pypackages__", ".direnv",
 ))  # fmt: skip
-"""Folders that are skipped unless they are named explicitly."""
+"""Names of folders that are skipped unless the user names them explicitly."""
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024  # larger files are generated
 
 
@@ -36,26 +36,27 @@ class Decoded(NamedTuple):
     bom: bool
 
     def encode(self, text: str) -> bytes:
-        """Encode another text like the file."""
+        """Encode a text in the encoding of this file, with its byte order mark."""
         return (b"\xef\xbb\xbf" if self.bom else b"") + text.encode(self.encoding)
 
     def to_file_offsets(self, fix: Fix) -> Fix:
         """Convert a fix from byte positions in UTF-8 to byte positions in the file."""
         utf8 = self.text.encode("utf-8", "surrogatepass")
-        offsets = {at: len(self.encode(utf8[:at].decode())) for edit in fix.edits for at in edit[:2]}
-        edits = tuple(Edit(offsets[each.start], offsets[each.end], each.text) for each in fix.edits)
+        positions = {position for edit in fix.edits for position in (edit.start, edit.end)}
+        offsets = {position: len(self.encode(utf8[:position].decode())) for position in positions}
+        edits = tuple(Edit(offsets[edit.start], offsets[edit.end], edit.text) for edit in fix.edits)
         return Fix(edits, safe=fix.safe, description=fix.description)
 
 
 def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield the files to lint, each once: named files, and all Python files and notebooks in named folders.
+    """Yield each file to lint once: the named files, and all Python files and notebooks in the named folders.
 
-    In folders, files that ``.gitignore`` excludes and folders of tools are skipped. Links are followed; each folder is
-    searched once. A broken link, or one to an enclosing folder, is yielded: reading it fails with a message.
+    The search skips files that ``.gitignore`` excludes and `EXCLUDED_FOLDERS`. Links are followed; each folder is
+    searched once. A broken link, or a link to an enclosing folder, is yielded: reading it fails with a message.
 
     Args:
         paths: files and folders.
-        exclude: patterns like those of ``.gitignore``, for the named folders.
+        exclude: patterns of files to skip in the named folders, written like those of ``.gitignore``.
     """
     seen: set[str] = set()
     for path in paths:
@@ -73,17 +74,17 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
 FolderId = tuple[int, int]
 """Device and inode of a folder."""
 Specs = Sequence[tuple[Path, "GitIgnoreSpec | None"]]
-"""Folders with the patterns of their ``.gitignore`` files; the innermost last."""
+"""Folders with the patterns of their ``.gitignore`` files; the innermost folder is last."""
 
 
-def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[FolderId, ...]) -> Iterator[Path]:
-    """Yield the files to lint in a folder and below.
+def _walk(folder: Path, specs: Specs, visited: set[FolderId], enclosing: tuple[FolderId, ...]) -> Iterator[Path]:
+    """Yield the files to lint in a folder and its subfolders.
 
     Args:
         folder: the folder to search.
         specs: patterns of excluded files.
         visited: folders searched so far.
-        above: folders that contain this one.
+        enclosing: folders that contain this one.
     """
     try:
         status = folder.stat()
@@ -92,7 +93,7 @@ def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[Folde
         yield folder  # reading it will fail with a message
         return
     folder_id = status.st_dev, status.st_ino
-    if folder_id in above:
+    if folder_id in enclosing:
         yield folder
     if folder_id in visited:
         return
@@ -100,14 +101,14 @@ def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[Folde
     if any(entry.name == ".gitignore" for entry in entries):
         specs = [*specs, (folder, _read_spec(folder / ".gitignore"))]
     for entry in entries:
-        path, is_folder = folder / entry.name, _is_folder(entry)
-        if _ignored(path, specs, is_folder=bool(is_folder)):
+        path, entry_is_folder = folder / entry.name, _is_folder(entry)
+        if _is_ignored(path, specs, as_folder=bool(entry_is_folder)):
             continue
-        if not is_folder:
-            if path.suffix in SUFFIXES and (is_folder is not None or entry.is_symlink()):
+        if not entry_is_folder:
+            if path.suffix in SUFFIXES and (entry_is_folder is not None or entry.is_symlink()):
                 yield path
         elif entry.name not in EXCLUDED_FOLDERS and not path_exists(path / "pyvenv.cfg"):
-            yield from _walk(path, specs, visited, (*above, folder_id))
+            yield from _walk(path, specs, visited, (*enclosing, folder_id))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool | None:
@@ -118,28 +119,28 @@ def _is_folder(entry: os.DirEntry[str]) -> bool | None:
         return None
 
 
-def _ignored(path: Path, specs: Specs, *, is_folder: bool) -> bool:
+def _is_ignored(path: Path, specs: Specs, *, as_folder: bool) -> bool:
     ignored = False
-    for root, spec in specs:  # the innermost file takes precedence
+    for root, spec in specs:  # the innermost .gitignore takes precedence
         if spec is not None:
-            relative = os.path.relpath(path, root).replace(os.sep, "/") + ("/" if is_folder else "")
+            relative = os.path.relpath(path, root).replace(os.sep, "/") + ("/" if as_folder else "")
             include = spec.check_file(relative).include
             ignored = ignored if include is None else include
     return ignored
 
 
 def _parent_specs(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
-    """Return the patterns of the parent folders in the repository; none if they exclude the folder itself."""
-    found: list[tuple[Path, GitIgnoreSpec | None]] = []
+    """Return the patterns in the folder's parents up to the repository root; [] if they exclude the folder itself."""
+    specs: list[tuple[Path, GitIgnoreSpec | None]] = []
     resolved = folder.resolve()
     if path_exists(resolved / ".git"):
-        return found
-    for above in resolved.parents:
-        if is_file(above / ".gitignore"):
-            found.insert(0, (above, _read_spec(above / ".gitignore")))
-        if path_exists(above / ".git"):
-            named = [each for each in (resolved, *resolved.parents) if each.is_relative_to(above) and each != above]
-            return [] if any(_ignored(each, found, is_folder=True) for each in named) else found
+        return specs
+    for parent in resolved.parents:
+        if is_file(parent / ".gitignore"):
+            specs.insert(0, (parent, _read_spec(parent / ".gitignore")))
+        if path_exists(parent / ".git"):
+            inside = [each for each in (resolved, *resolved.parents) if each.is_relative_to(parent) and each != parent]
+            return [] if any(_is_ignored(each, specs, as_folder=True) for each in inside) else specs
     return []  # not in a repository
 
 
@@ -162,7 +163,7 @@ def decode(content: bytes) -> Decoded:
     """Return the text of a Python file as Python reads it, with unchanged line ends.
 
     Raises:
-        Unreadable: the file is too large, binary, or not in its declared encoding.
+        Unreadable: the file is too large or binary, or its bytes do not match its declared encoding.
     """
     if len(content) > MAX_FILE_BYTES:
         raise Unreadable(f"{len(content) / 2**20:.0f} MB is more than the limit of {MAX_FILE_BYTES // 2**20} MB")
@@ -189,7 +190,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        Unreadable: the file does not exist, or may not be read.
+        Unreadable: the file does not exist, or permission to read it is missing.
     """
     try:
         return path.read_bytes()

@@ -16,14 +16,14 @@ class Cell(NamedTuple):
     """A code cell."""
 
     number: int
-    """Number of the cell among all cells, from 1."""
+    """Number of the cell among the cells of all types, from 1."""
     source: str
     span: tuple[int, int]
-    """Start and end of its JSON source in the file."""
+    """Start and end of the source's JSON value, as positions in the text of the file."""
     is_list: bool
-    """Whether the source is a list of lines."""
+    """True if the JSON value is a list of lines, False if it is one string."""
     lines: tuple[int, ...]
-    """Line of the file for each line of the cell, from 1."""
+    """For each line of the cell, its line number in the file, from 1; empty if `is_list` is False."""
 
 
 class Notebook:
@@ -47,28 +47,28 @@ class Notebook:
         while any(f"# {self._marker}: {word} " in sources for word in ("cell", "hidden")):
             self._marker += "'"  # a cell contains such a line
         self.invalid_cells: list[tuple[int, str]] = []
-        """Cells that are not valid Python, with the reason; they are skipped."""
+        """Numbers of the cells that are not valid Python, each with the reason; these cells are skipped."""
         parts = [(f"# {self._marker}: cell {cell.number}\n", self._as_python(cell)) for cell in self.cells]
         self.text = "".join(marker + body for marker, body in parts)
-        """All code with magics hidden, each cell after a marker comment."""
-        self._first: list[int] = []
+        """Code of all cells, each after a marker comment; a line with a magic is replaced by ``pass``."""
+        self._first_lines: list[int] = []
         line = 1
         for marker, body in parts:
-            self._first.append(line + 1)
+            self._first_lines.append(line + 1)
             line += (marker + body).count("\n")
 
     def locate(self, line: int) -> tuple[Cell, int]:
-        """Return the cell of a line of `text`, and the line number in the cell, from 1."""
-        index = max((i for i, first in enumerate(self._first) if first <= line), default=0)
-        return self.cells[index], max(1, line - self._first[index] + 1)
+        """Return the cell that contains a line of `text`, and the line number within that cell, from 1."""
+        index = max((i for i, first_line in enumerate(self._first_lines) if first_line <= line), default=0)
+        return self.cells[index], max(1, line - self._first_lines[index] + 1)
 
     def render(self, text: str) -> str:
-        """Return the file with the code of a changed `text`; unchanged cells keep every byte."""
-        cells = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
+        """Return the text of the file with the code of a changed `text`; unchanged cells stay identical."""
+        marker = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
         hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
         for cell, before, after in reversed(
-            list(zip(self.cells, cells.split(self.text)[1:], cells.split(text)[1:], strict=True))
+            list(zip(self.cells, marker.split(self.text)[1:], marker.split(text)[1:], strict=True))
         ):
             if before != after:
                 source = hidden.sub(r"\g<indent>\g<line>", after)
@@ -78,14 +78,14 @@ class Notebook:
         return raw
 
     def _as_python(self, cell: Cell) -> str:
-        """Return the code of a cell as Python, with the same number of lines and a final line end."""
+        """Return the code of a cell as valid Python, with the same number of lines and a final line end."""
         source = cell.source if cell.source.endswith("\n") else f"{cell.source}\n"
         if _syntax_problem(source) is None:
             return source
         lines = source[:-1].split("\n")
         hide = f"pass  # {self._marker}: hidden "
         hidden = "".join(f"{hide}{line}\n" for line in lines)
-        if cell.source.lstrip().startswith("%%"):  # another language, or timing
+        if cell.source.lstrip().startswith("%%"):  # a cell magic: another language, or %%time
             return hidden
         visible = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
         problem = _syntax_problem(visible)
@@ -112,19 +112,19 @@ def _encode_source(source: str, cell: Cell, raw: str) -> str:
         return json.dumps(source, ensure_ascii=False)
     start = cell.span[0]
     inner = re.match(r"\[(\s*)", raw[start:])
-    between = inner[1] if inner else ""
+    whitespace = inner[1] if inner else ""
     closing = re.search(r"(\s*)\]$", raw[start : cell.span[1]])
     lines = [json.dumps(line, ensure_ascii=False) for line in source.splitlines(keepends=True)]
-    separator = f",{between}" if between else ", "
-    return f"[{between}{separator.join(lines)}{closing[1] if closing else ''}]"
+    separator = f",{whitespace}" if whitespace else ", "
+    return f"[{whitespace}{separator.join(lines)}{closing[1] if closing else ''}]"
 
 
 def _cells(raw: str) -> Iterator[Cell]:
     """Yield the code cells with the positions of their sources in the file."""
-    top = _member_spans(raw, _skip_space(raw, 0))
-    if "cells" not in top:
+    top_level = _member_spans(raw, _skip_space(raw, 0))
+    if "cells" not in top_level:
         raise ValueError("it has no cells")
-    start, _ = top["cells"]
+    start, _ = top_level["cells"]
     for number, (begin, _) in enumerate(_item_spans(raw, start), 1):
         members = _member_spans(raw, begin)
         if "source" not in members or json.loads(raw[slice(*members["cell_type"])]) != "code":
@@ -132,7 +132,7 @@ def _cells(raw: str) -> Iterator[Cell]:
         span = members["source"]
         value: Any = json.loads(raw[slice(*span)])
         if isinstance(value, list):
-            lines = [raw.count("\n", 0, at) + 1 for at, _ in _item_spans(raw, span[0])]
+            lines = [raw.count("\n", 0, item) + 1 for item, _ in _item_spans(raw, span[0])]
             yield Cell(number, "".join(value), span, is_list=True, lines=tuple(lines))
         else:
             yield Cell(number, str(value), span, is_list=False, lines=())
@@ -148,23 +148,23 @@ def _skip_space(raw: str, at: int) -> int:
 
 
 def _member_spans(raw: str, at: int) -> dict[str, tuple[int, int]]:
-    """Return the spans of the values of a JSON object."""
+    """Return the span of the value of each key of a JSON object that starts at a position."""
     if raw[at : at + 1] != "{":
         raise ValueError("an object was expected")
-    found: dict[str, tuple[int, int]] = {}
+    spans: dict[str, tuple[int, int]] = {}
     at = _skip_space(raw, at + 1)
     while raw[at] != "}":
         key, at = _DECODER.raw_decode(raw, at)
         at = _skip_space(raw, _skip_space(raw, at) + 1)
         _, end = _DECODER.raw_decode(raw, at)
-        found[key] = (at, end)
+        spans[key] = (at, end)
         at = _skip_space(raw, end)
         at = _skip_space(raw, at + 1) if raw[at] == "," else at
-    return found
+    return spans
 
 
 def _item_spans(raw: str, at: int) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the items of a JSON list."""
+    """Yield the spans of the items of a JSON list that starts at a position."""
     if raw[at : at + 1] != "[":
         raise ValueError("a list was expected")
     at = _skip_space(raw, at + 1)

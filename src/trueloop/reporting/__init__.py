@@ -1,1 +1,1 @@
-"""What a watched run, or a linted tree, has to say: for people, for editors and CI, and from several processes."""
+"""Formats a report of a run or of the linter: for the terminal, as HTML, as JSON and for CI; merges ranks' reports."""

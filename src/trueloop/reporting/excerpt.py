@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from trueloop.core.findings import ExplainedError, Finding, SourceLocation, SuggestedChange
 from trueloop.core.source_text import SourceText, apply_fixes
 
-CONTEXT_LINES: Final = 2  # lines nonempty above and below the primary line
-MAX_DIFF_LINES: Final = 12  # longer diffs are not nonempty
-RELATED_CONTEXT_LINES: Final = 1  # lines nonempty above and below a related line
+CONTEXT_LINES: Final = 2  # number of lines to show above and below the primary line
+MAX_DIFF_LINES: Final = 12  # longer diffs are not shown
+RELATED_CONTEXT_LINES: Final = 1  # number of lines to show above and below a related line
 
 
 class LineNote(NamedTuple):
@@ -22,7 +22,7 @@ class LineNote(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of source."""
+    """One line of source code."""
 
     number: int
     text: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
     @property
     def code(self) -> tuple[int, int]:
-        """Start and end column of the code, without indentation and comment."""
+        """Start and end column of the code, without its indentation and trailing comment."""
         body = self.text.split("  #")[0].rstrip() or self.text
         return len(self.text) - len(self.text.lstrip()), len(body)
 
@@ -40,7 +40,7 @@ class Excerpt(NamedTuple):
     """Some lines of one file; None marks omitted lines."""
 
     location: SourceLocation
-    """The primary line, or the first related line, in this file."""
+    """Location of the primary line if it is in this file, else of the first related line in this file."""
     lines: Sequence[Line | None]
 
 
@@ -53,7 +53,7 @@ class DiffLine(NamedTuple):
 
 
 def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
-    """Return the lines to show, the file of the primary line first; empty if no user line is known."""
+    """Return one excerpt per file, the file of the primary line first; empty if no user line is known."""
     files: dict[str, dict[int, list[LineNote]]] = {}
     first: dict[str, SourceLocation] = {}
     primary = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
@@ -81,7 +81,7 @@ def diff_lines(change: SuggestedChange) -> list[DiffLine]:
 def fix_diff(finding: Finding) -> list[DiffLine]:
     """Return a fix as lines of a diff; empty if the file cannot be read, or too many lines change.
 
-    Fixes of notebooks are not nonempty: their edits refer to the joined code cells.
+    The result for a notebook is empty: the edits of its fixes refer to the joined code cells.
     """
     if finding.autofix is None or finding.location is None or finding.cell is not None:
         return []
@@ -103,14 +103,14 @@ def _lines(path: str, notes: Mapping[int, Sequence[LineNote]]) -> list[Line | No
     for number, line_notes in notes.items():
         around = CONTEXT_LINES if any(note.is_primary for note in line_notes) else RELATED_CONTEXT_LINES
         wanted |= {number, *range(max(1, number - around), number + around + 1)}
-    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # an omission mark would take a line as well
+    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # a gap mark would take one line too
     lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(wanted)]
     shared = _common_indent([line.text for line in lines])
     return list(_mark_gaps(_trim([line._replace(text=line.text[shared:]) for line in lines])))
 
 
 def _trim(lines: Sequence[Line]) -> Iterator[Line]:
-    """Drop empty lines at both ends of each run of lines, such as those after the end of the file."""
+    """Drop empty lines at both ends of each run of consecutive lines, such as lines after the end of the file."""
     nonempty = {line.number for line in lines if line.text.strip() or line.notes}
     present = {line.number for line in lines}
     for line in lines:
@@ -121,19 +121,19 @@ def _trim(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _consecutive(start: int, step: int, present: set[int]) -> Iterator[int]:
-    """Yield consecutive numbers from a start, while they are present."""
+    """Yield the numbers from a start in steps, until one is not in ``present``."""
     while start in present:
         yield start
         start += step
 
 
 def _mark_gaps(lines: Iterable[Line]) -> Iterator[Line | None]:
-    before: Line | None = None
+    previous: Line | None = None
     for line in lines:
-        if before is not None and line.number > before.number + 1:
+        if previous is not None and line.number > previous.number + 1:
             yield None
         yield line
-        before = line
+        previous = line
 
 
 def _read_line(path: str, number: int) -> str:

@@ -21,7 +21,7 @@ from trueloop.reporting.summary import (
     repeat_notes,
 )
 
-# Nothing is loaded or run, even if a file name or message contains HTML.
+# The browser loads nothing and runs no script, even if a file name or message contains HTML.
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
 LOG_SCALED: Final = ("loss", "grad_norm")
@@ -33,7 +33,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 
     Args:
         report: report of a run or of the linter.
-        base: folder that paths below it are relative to.
+        base: paths inside this folder are written relative to it.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
     head = element(
@@ -44,12 +44,12 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
         element("title", f"trueloop: {headline(report)}"),
         element("style", Markup(style)),
     )
-    found = [_finding(finding, base) for finding in report.findings]
+    findings = [_finding(finding, base) for finding in report.findings]
     parts = [
         _header(report),
         _error_section(report.error, base) if report.error else Markup(),
         _cards(report),
-        section("Findings", *found) if found else Markup(),
+        section("Findings", *findings) if findings else Markup(),
         _curve_section(report),
         _timing_section(report.timing) if report.timing else Markup(),
         _verdict_section(report),
@@ -153,13 +153,13 @@ def _curve_section(report: Report) -> Markup:
         for finding in report.findings
         if finding.first_update is not None and finding.severity is not Severity.NOTE
     ]
-    drawn = [
+    figures = [
         render_figure(Plot(name=name, title=title, series=report.series[name], marks=marks, log=name in LOG_SCALED))
         for name, title in TITLES.items()
         if name in report.series and report.series[name].values
     ]
     note = element("p", "Dashed: the update at which a failure was first found.", class_="soft") if marks else ""
-    return section("Curves", element("div", *drawn, class_="curves"), note) if drawn else Markup()
+    return section("Curves", element("div", *figures, class_="curves"), note) if figures else Markup()
 
 
 def _timing_section(rate: UpdateTiming) -> Markup:
@@ -186,10 +186,10 @@ def _verdict_section(report: Report) -> Markup:
         return Markup()
     rows = [(code, f"fired; {words}") for code, words in repeat_notes(report).items()]
     rows += [(", ".join(codes), reason) for reason, codes in reasons_not_judged(report).items()]
-    listed = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
+    reasons = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
     return section(
         "Verdicts",
-        element("div", element("p", format_counts(report), "."), *([listed] if rows else []), class_="block"),
+        element("div", element("p", format_counts(report), "."), *([reasons] if rows else []), class_="block"),
     )
 
 

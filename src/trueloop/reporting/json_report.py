@@ -1,6 +1,6 @@
 """Converts a report to JSON and back.
 
-Schema 1. Keys may be added; none is renamed, removed or given another meaning under this number.
+This is schema 1. New keys may be added to it; renaming or removing a key, or changing its meaning, needs a new number.
 
 - ``schema``: 1.
 - ``tool``: ``{"name": "trueloop", "version": ...}``.
@@ -9,7 +9,7 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning u
 - ``findings``: most severe first, each with
   ``code`` ("GRD001"), ``slug`` ("never-cleared"), ``title``, ``severity`` ("error", "warning", "note"),
   ``message`` (one sentence, with the numbers that prove it),
-  ``path``, ``line``, ``function`` (null, null, "" if no user line is known; ``path`` as Python knows it),
+  ``path``, ``line``, ``function`` (null, null, "" if no user line is known; ``path`` as in Python's tracebacks),
   ``related``: ``[{"path", "line", "function", "message"}]``,
   ``first_update`` (from 0; null for a finding of the linter), ``count`` (number of occurrences),
   ``fix`` (in words), ``change``: null or ``{"path", "line", "function", "text", "position"}``, where ``text``, without
@@ -23,10 +23,10 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning u
 - ``files``: number of files the linter read; 0 for a run.
 - ``suppressed``: number of findings that comments or settings suppress.
 - ``updates`` (optimizer steps), ``updates_traced`` (those with full tracing), ``seconds``.
-- ``overhead``: ``{"seconds", "share"}`` of the run's time spent tracing, as a lower bound: the work inside hooks is
-  timed, calling the hooks is not.
+- ``overhead``: ``{"seconds", "share"}``: seconds spent tracing and their share of the run's time, as lower bounds: the
+  work inside hooks is timed, calling the hooks is not.
 - ``timing``: null or ``{"update_s", "data_share", "forward_share", "backward_share", "optimizer_share"}``: seconds
-  between two updates, and how they divide.
+  between two updates, and the share of each phase.
 - ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
 - ``layer_gradient_norms``: null, or ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``: for each layer one
   norm per update, null where the layer was not stepped.
@@ -66,7 +66,7 @@ SCHEMA: Final = 1
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Return a report as the JSON object described above."""
+    """Return a report as the JSON object that this module describes."""
     return {
         "schema": SCHEMA,
         "tool": {"name": "trueloop", "version": __version__},
@@ -97,7 +97,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
     """Return the report of a JSON object that `to_json` returned.
 
     Raises:
-        ValueError: the schema is another one.
+        ValueError: the object has another schema.
         KeyError: a key is missing.
     """
     if content["schema"] != SCHEMA:

@@ -1,4 +1,4 @@
-"""Formats findings one per line, also as GitHub annotations."""
+"""Formats each finding as one line, for the terminal or as a GitHub annotation."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ GITHUB_COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", 
 
 
 def format_concise(finding: Finding, *, base: Path) -> str:
-    """Format a finding like a compiler error: "train.py:41:5: GRD001 error [*] ..."; ``[*]`` = safe fix."""
+    """Format a finding like a compiler error: "train.py:41:5: GRD001 error [*] ..."; ``[*]`` marks a safe fix."""
     mark = " [*]" if finding.autofix and finding.autofix.safe else ""
     return (
         f"{_format_location(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
@@ -29,7 +29,7 @@ def _format_location(finding: Finding, base: Path) -> str:
 
 
 def format_annotation(finding: Finding, *, base: Path) -> str:
-    """Format a finding as a GitHub workflow command, which annotates the line."""
+    """Format a finding as a GitHub workflow command, which annotates the finding's line."""
     location = finding.location
     parts = {"title": f"{finding.code} {finding.title}"}
     if location is not None:
@@ -56,8 +56,8 @@ def format_statistics(findings: Iterable[Finding]) -> Iterator[str]:
     findings = list(findings)
     counts = Counter(finding.code for finding in findings)
     width = len(str(max(counts.values(), default=0)))
-    known = {finding.code: finding for finding in findings}
+    examples = {finding.code: finding for finding in findings}
     fixable = {finding.code for finding in findings if finding.autofix and finding.autofix.safe}
     for code, count in counts.most_common():
         mark = "[*]" if code in fixable else "   "
-        yield f"{count:>{width}}  {code}  {mark}  {known[code].slug}: {replace_unprintable(known[code].title)}"
+        yield f"{count:>{width}}  {code}  {mark}  {examples[code].slug}: {replace_unprintable(examples[code].title)}"

@@ -13,9 +13,8 @@ from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
-MAX_POINTS: Final = 500  # a plot of this width shows no more points; the extremes of each column are drawn
-
-MAX_DRAWN: Final = 1e300  # larger values overflow every training dtype; the difference of two of them is not finite
+MAX_POINTS: Final = 500  # more points could not be distinguished at this width
+MAX_DRAWN: Final = 1e300  # of larger values, even the difference may be infinite; no training dtype reaches them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +22,13 @@ class Plot:
     """One series to draw."""
 
     name: str
-    """Name of the series and CSS class of its line."""
+    """Name of the series; it is also the CSS class of its line."""
     title: str
     series: Series
     marks: Sequence[tuple[int, str]] = ()
     """Updates at which failures were found, each with its code."""
     log: bool = False
-    """Whether to use a logarithmic scale if it suits the values."""
+    """True to use a logarithmic scale if the values suit it."""
 
 
 def render_figure(plot: Plot) -> Markup:
@@ -57,11 +56,11 @@ def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Marku
 
 
 def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> Iterator[Markup]:
-    places = " ".join(f"{x.position(update)},{y.position(value)}" for update, value in points)
+    positions = " ".join(f"{x.position(update)},{y.position(value)}" for update, value in points)
     if len(points) > 1:
-        yield element("polyline", points=places, class_=f"curve {name}")
+        yield element("polyline", points=positions, class_=f"curve {name}")
     else:
-        at_x, _, at_y = places.partition(",")
+        at_x, _, at_y = positions.partition(",")
         yield element("circle", cx=at_x, cy=at_y, r=4, class_=f"point {name}")
 
 
@@ -91,7 +90,7 @@ def _finite_points(series: Series) -> list[tuple[int, float]]:
 
 
 def _downsample(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep the minimum and maximum of each column of pixels."""
+    """Return at most `MAX_POINTS` points: the minimum and maximum of each of ``MAX_POINTS // 2`` sections."""
     if len(points) <= MAX_POINTS:
         return list(points)
     half = MAX_POINTS // 2

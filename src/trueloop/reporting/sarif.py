@@ -16,7 +16,7 @@ from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 FINGERPRINT: Final = "primaryLocationLineHash"
-"""Name of the fingerprint that code hosts expect."""
+"""Key under which code hosts expect the fingerprint of a result."""
 
 
 def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
 
     Args:
         report: report of a run or of the linter.
-        base: folder that paths below it are relative to; for code hosts the root of the repository.
+        base: paths inside this folder are written relative to it; for code hosts, the root of the repository.
     """
     findings = [*([_error_as_finding(report.error)] if report.error else []), *report.findings]
     rules = list({finding.code: _rule(finding) for finding in findings}.values())
@@ -49,7 +49,7 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         result: dict[str, Any] = {
             "ruleId": finding.code,
             "ruleIndex": index[finding.code],
-            "level": finding.severity.value,  # SARIF's own words
+            "level": finding.severity.value,  # SARIF uses the same words
             "message": {"text": f"{finding.message} {finding.fix}".strip()},
             "occurrenceCount": max(1, finding.count),
             "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
@@ -60,8 +60,8 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
             result["fixes"] = [_fix(finding.autofix, finding.location, base)]
         if finding.related:
             result["relatedLocations"] = [
-                {"id": number, **_location(location, base), "message": {"text": words}}
-                for number, (location, words) in enumerate(finding.related)
+                {"id": number, **_location(location, base), "message": {"text": message}}
+                for number, (location, message) in enumerate(finding.related)
             ]
         if finding.first_update is not None:
             result["properties"] = {"firstUpdate": finding.first_update}
@@ -84,19 +84,19 @@ def _error_as_finding(error: ExplainedError) -> Finding:
 
 
 def _fingerprint(finding: Finding, base: Path | None) -> str:
-    """Return a hash of the code, the file and the text of the line, which is stable when lines move."""
+    """Return a hash of the code, the file and the text of the line; it does not change when the line moves."""
     location = finding.location
     path, line = (
         (_artifact(location.path, base)["uri"], linecache.getline(location.path, location.line))
         if location
         else ("", "")
     )
-    words = "\0".join((finding.code, path, line.strip()))
-    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    content = "\0".join((finding.code, path, line.strip()))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    """Return the SARIF rule of a failure: from its page or, if not in the catalogue, from the finding."""
+    """Return the SARIF rule of a failure: from its page or, if the catalogue lacks the failure, from the finding."""
     entry = catalogue().get(finding.code)
     fix = entry.failure.fix if entry else finding.fix
     page = f" Full page: trueloop explain {finding.code}" if entry else ""
@@ -146,13 +146,12 @@ def _location(location: SourceLocation, base: Path | None, finding: Finding | No
 
 def _artifact(path: str, base: Path | None) -> dict[str, str]:
     if base is not None:
-        known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" unchanged
+        normalised = Path(os.path.normpath(base / path))  # pathlib keeps "a/../b.py" unchanged
         for root in (base, base.resolve()):
-            if known.is_relative_to(root):
-                return {"uri": _quote(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
-        path = str(known)
-    known = Path(path)
-    return {"uri": known.as_uri() if known.is_absolute() else _quote(path)}
+            if normalised.is_relative_to(root):
+                return {"uri": _quote(normalised.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+        path = str(normalised)
+    return {"uri": Path(path).as_uri() if Path(path).is_absolute() else _quote(path)}
 
 
 def _quote(path: str) -> str:

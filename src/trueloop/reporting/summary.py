@@ -20,19 +20,19 @@ class Outcome(StrEnum):
 
 
 def outcome(report: Report) -> Outcome:
-    """Return the overall result. Notes count as findings, but do not fail a run."""
+    """Return the overall result. Notes count as findings, although a run with only notes does not fail."""
     if report.findings:
         return Outcome.FINDINGS
     return Outcome.NOT_JUDGED if has_no_updates(report) else Outcome.CLEAN
 
 
 def has_no_updates(report: Report) -> bool:
-    """Return True for a run in which no optimizer made a step: then missing findings mean nothing."""
+    """Return True for a run in which no optimizer made a step, so that the absence of findings means nothing."""
     return report.updates == 0 and not report.files
 
 
 def headline(report: Report) -> str:
-    """Return the result in one line, after the explained error that ended the run, if any."""
+    """Return the result in one line; if an explained error ended the run, the line starts with the error."""
     error = report.error
     return f"{error.type}, explained below. {_headline(report)}" if error else _headline(report)
 
@@ -47,21 +47,23 @@ def _headline(report: Report) -> str:
         return f"{words}: {ERROR_HEADLINE if report.updates else 'no optimizer made a step'}"
     if Severity.WARNING in found:
         return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
-    nothing = "Not judged: no optimizer made a step" if has_no_updates(report) else f"No silent failure found{where}"
-    return nothing + (f", {words}" if words else "")
+    clean = "Not judged: no optimizer made a step" if has_no_updates(report) else f"No silent failure found{where}"
+    return clean + (f", {words}" if words else "")
 
 
 def verdicts_of(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
-    """Return the failures with a verdict."""
+    """Return the judgements of a report that have the given verdict."""
     return [judged for judged in report.verdicts if judged.verdict is verdict]
 
 
 def format_counts(report: Report) -> str:
-    """Return how many failures were judged, and how: "41 of 48 failures judged: 39 passed, 2 fired"."""
+    """Return the number of checks by verdict: "41 of 48 checks judged (2 fired, 39 passed); 7 not judged"."""
     numbers = {verdict: len(verdicts_of(report, verdict)) for verdict in Verdict}
     judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
-    words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
-    return f"{judged} of {format_count(len(report.verdicts), 'failure')} judged: {', '.join(words)}"
+    words = {verdict: f"{number} {verdict}" for verdict, number in numbers.items() if number}
+    results = ", ".join(words.pop(verdict) for verdict in (Verdict.FIRED, Verdict.PASSED) if verdict in words)
+    counts = f"{judged} of {format_count(len(report.verdicts), 'check')} judged" + (f" ({results})" if results else "")
+    return "; ".join([counts, *([", ".join(words.values())] if words else [])])
 
 
 def reasons_not_judged(report: Report) -> dict[str, list[str]]:
@@ -73,7 +75,7 @@ def reasons_not_judged(report: Report) -> dict[str, list[str]]:
 
 
 def repeat_notes(report: Report) -> dict[str, str]:
-    """Return remarks on findings that are not listed, by code."""
+    """Return, by failure code, how often a failure was seen in addition to its listed findings."""
     return {each.code: each.reason for each in verdicts_of(report, Verdict.FIRED) if each.reason}
 
 
@@ -83,13 +85,16 @@ def overhead_share(report: Report) -> float:
 
 
 def format_path(path: str, base: Path | None) -> str:
-    """Return a path relative to a folder, if it is below it."""
+    """Return a path relative to ``base`` if the path is inside that folder, else the absolute path."""
     absolute = Path(path)
     return replace_unprintable(str(absolute.relative_to(base) if base and absolute.is_relative_to(base) else absolute))
 
 
 def format_occurrences(finding: Finding) -> str:
-    """Return since when and how often a finding occurred: "since update 1, 1199 times"; "" for the linter."""
+    """Return when a finding first occurred and how often: "since update 1, 1199 times".
+
+    A finding of the linter has no update: its result is "1199 times", or "" if it occurred once.
+    """
     if finding.first_update is None:
         return f"{format_number(finding.count)} times" if finding.count > 1 else ""
     update = format_number(finding.first_update)

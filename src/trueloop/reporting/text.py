@@ -47,7 +47,7 @@ MAX_PROSE_WIDTH: Final = 100  # columns; longer lines are hard to read
 LABEL_WIDTH: Final = 12
 UNIT_SPACE: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
 StyledText = tuple[str, str]
-"""Text and its style."""
+"""Text and the name of its rich style."""
 
 
 class _Layout(NamedTuple):
@@ -69,7 +69,7 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
 
 
 def print_findings(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
-    """Print findings of the linter, each followed by an empty line."""
+    """Print findings of the linter with an empty line after each."""
     _print(console, base, lambda layout: (parts for each in findings for parts in (*_finding_lines(each, layout), ())))
 
 
@@ -92,8 +92,8 @@ def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledTe
     for index, finding in enumerate(report.findings):
         yield []
         yield from _finding_lines(finding, layout)
-        last = all(finding.code != other.code for other in report.findings[index + 1 :])
-        if last and finding.code in notes:
+        is_last = all(finding.code != other.code for other in report.findings[index + 1 :])
+        if is_last and finding.code in notes:
             yield from _prose(f"{finding.code} was {notes[finding.code]}.", layout, style="dim")
     yield []
     yield from _footer(report, layout)
@@ -157,15 +157,15 @@ def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence
     code = _crop(replace_unprintable(line.text), layout, indent=digits + 5)
     yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (code, "bold" if primary else "")]
     start, end = line.code
-    room = layout.width - digits - 5 - start
+    available = layout.width - digits - 5 - start
     for note in line.notes:
         style = "bold red" if note.is_primary else "cyan"
-        mark = ("^" if note.is_primary else "-") * max(1, min(end - start, room))
+        mark = ("^" if note.is_primary else "-") * max(1, min(end - start, available))
         words = to_single_line(note.text)
-        fits = len(mark) + 1 + len(words) <= room
+        fits = len(mark) + 1 + len(words) <= available
         gutter = (f"  {'':>{digits}} {layout.bar} {' ' * start}", "dim")
         yield [gutter, (f"{mark} {words}".rstrip() if fits else mark, style)]
-        for wrapped in [] if fits else textwrap.wrap(words, max(24, room)):
+        for wrapped in [] if fits else textwrap.wrap(words, max(24, available)):
             yield [gutter, (wrapped, style)]
 
 
@@ -198,7 +198,7 @@ def _not_judged(report: Report) -> Iterator[str]:
     unproven = codes_by_reason.pop(UNPROVABLE_AT_RUN_TIME, [])
     yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in codes_by_reason.items())
     if unproven:  # the same codes in every run
-        yield f"{len(unproven)} that a run cannot prove; trueloop lint and trueloop doctor can"
+        yield f"{len(unproven)} that only trueloop lint or trueloop doctor can judge"
 
 
 def _format_overhead(report: Report) -> str:
@@ -208,7 +208,7 @@ def _format_overhead(report: Report) -> str:
 
 
 def format_timing(rate: UpdateTiming) -> str:
-    """Return the duration of an update and how it divides."""
+    """Return the duration of an update, and the shares of data, forward, backward and optimizer in it."""
     parts = {
         "data": rate.data_share,
         "forward": rate.forward_share,
@@ -225,7 +225,7 @@ def format_timing(rate: UpdateTiming) -> str:
 
 
 def format_values(series: dict[str, Series]) -> str:
-    """Return the first and last value of the loss, the gradient norm and the learning rate."""
+    """Return the first and last values of the loss, the gradient norm and the learning rate, as far as recorded."""
     names = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
     known = [(words, series[name].values) for name, words in names.items() if name in series and series[name].values]
     return ", ".join(f"{words} {_from_to(format_float(each[0]), format_float(each[-1]))}" for words, each in known)
@@ -250,15 +250,15 @@ def _labelled(label: str, text: str, layout: _Layout, *, style: str = "") -> Ite
 
 
 def _wrap(text: str, layout: _Layout, *, indent: int) -> list[str]:
-    room = max(24, min(layout.width, MAX_PROSE_WIDTH) - indent)
-    text = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # keeps a number with its unit; paths are not broken
-    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    width = max(24, min(layout.width, MAX_PROSE_WIDTH) - indent)
+    text = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # keeps a number and its unit on one line
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _crop(text: str, layout: _Layout, *, indent: int = 0) -> str:
-    room = max(24, layout.width - indent)
-    return text if len(text) <= room else text[: room - len(layout.ellipsis)] + layout.ellipsis
+    width = max(24, layout.width - indent)
+    return text if len(text) <= width else text[: width - len(layout.ellipsis)] + layout.ellipsis
 
 
 def _encode(words: str, encoding: str) -> str:

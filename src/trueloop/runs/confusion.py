@@ -1,4 +1,4 @@
-"""Render the confusion matrix of a run as a coloured table, or its most confused pairs if it is large."""
+"""Render the confusion matrix of a run as a coloured table, or the most frequent errors if the matrix is large."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -8,12 +8,12 @@ from trueloop.core.html import Markup, element, section, table
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.history import History
 
-MAX_CLASSES = 30  # classes; a larger matrix is unreadable as a table
+MAX_CLASSES = 30  # a matrix of more classes is unreadable as a table
 MAX_PAIRS = 30
 
 
 def confusion_section(history: History) -> Markup:
-    """Render the matrix of the test set, else of the best, else of the newest evaluation that has one."""
+    """Render the confusion matrix of the test set, else that of the best evaluation, else the newest one."""
     evaluation = _evaluation(history)
     matrix = _matrix(evaluation.tables.get("confusion")) if evaluation else None
     if evaluation is None or matrix is None:
@@ -35,7 +35,7 @@ def _evaluation(history: History) -> Evaluated | None:
 
 
 def _matrix(table: Any) -> list[list[float]] | None:
-    """Return a table as a matrix if it is square; None otherwise."""
+    """Return a table as a matrix; None if it is not square."""
     if not isinstance(table, list):
         return None
     rows = cast("list[Any]", table)
@@ -68,7 +68,7 @@ def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Ma
 def _cell(count: float, share: float, *, hit: bool) -> Markup:
     if count == 0:
         return element("td", "·", class_="zero")
-    # A miss of a few per cent must still be visible, so its colour grows with the root of its share.
+    # The strength of a wrong cell grows with the root of its share, so that a few per cent are still visible.
     strength = share if hit else share**0.5
     return element("td", f"{count:g}", class_="hit" if hit else "miss", style=f"--share:{100 * strength:.0f}%")
 

@@ -1,4 +1,4 @@
-"""Plot the curves of a run with matplotlib: all in one PNG, or one SVG per plot for the report."""
+"""Plot the curves of a run with matplotlib: all plots in one PNG, or one SVG per plot for the report."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ROLE_COLOURS: Mapping[str, str] = {
     "wait": "#be185d",
     "memory": "#4d7c0f",
 }
-"""Colours by role. In an SVG each is a CSS variable (--train) with this fallback, so that a page can override it."""
+"""Colours by role. An SVG uses a CSS variable per role (--train), which a page can set; this colour is the fallback."""
 
 RUN_COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#be185d", "#7c3aed", "#0d9488", "#a16207", "#64748b")
-"""Colours of the runs on one plot; from the ninth run on they repeat, dashed."""
+"""Colours of the runs in one plot; the ninth run has the colour of the first and a dashed line, and so on."""
 
 
 def save_curves(history: History, path_png: Path) -> None:
-    """Draw every plot of a run into one PNG; raises like `save_panels`.
+    """Draw every plot of a run into one PNG; raises the same errors as `save_panels`.
 
     Cost: about a second, and 3 s more per 10**6 updates.
     """
@@ -115,12 +115,12 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
     colour, style = ROLE_COLOURS[curve.role], "-"
     if curve.run is not None:
         colour, style = RUN_COLOURS[curve.run % len(RUN_COLOURS)], "-" if curve.run < len(RUN_COLOURS) else "--"
-    alone = "o" if len(curve.x) == 1 else None  # one point makes no line
+    single_marker = "o" if len(curve.x) == 1 else None  # a line through one point is invisible
     x, y, label = list(curve.x), list(curve.y), _legend_label(curve.label)
     if curve.kind == "raw":
-        axes.plot(x, y, color=colour, alpha=0.28, lw=0.8, marker=alone, ms=3)
+        axes.plot(x, y, color=colour, alpha=0.28, lw=0.8, marker=single_marker, ms=3)
     elif curve.kind == "line":
-        axes.plot(x, y, style, color=colour, lw=1.7, marker=alone, ms=4, label=label)
+        axes.plot(x, y, style, color=colour, lw=1.7, marker=single_marker, ms=4, label=label)
     else:
         marker = "o" if len(curve.x) <= 60 else None
         axes.plot(x, y, style, color=colour, lw=1.7, marker=marker, ms=4, label=label)
@@ -149,7 +149,7 @@ def _style_axes(axes: Axes, panel: Panel) -> None:
 
 
 def css_colour(colour: str) -> str:
-    """Return a curve's colour as CSS that a dark page can override with a lighter one."""
+    """Return a curve's colour as CSS, with a variable that a dark page can set to a lighter colour."""
     role = next((role for role, each in ROLE_COLOURS.items() if each == colour), None)
     return f"var(--{role}, {colour})" if role else colour
 
@@ -185,8 +185,8 @@ def _svg_fragment(markup: str, panel: Panel) -> str:
     markup = re.sub(r"<style.*?</style>|<!--.*?-->", "", markup, flags=re.DOTALL)  # a style would affect the page
     box = re.search(r'viewBox="[^"]*"', markup)
     title = f"<title>{escape(replace_unprintable(f'{panel.title}. {panel.caption}'))}</title>"
-    named = f'stroke-linejoin="round" role="img" aria-label="{escape(replace_unprintable(panel.title))}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box.group() if box else ""} {named}>'
+    attributes = f'stroke-linejoin="round" role="img" aria-label="{escape(replace_unprintable(panel.title))}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box.group() if box else ""} {attributes}>'
     markup = head + title + markup[markup.index(">") + 1 :]
     used = set(re.findall(r"url\(#([^)]+)\)", markup)) | set(re.findall(r'xlink:href="#([^"]+)"', markup))
     prefix = re.sub(r"\W", lambda match: f"-{ord(match[0]):x}-", panel.name)

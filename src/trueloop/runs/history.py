@@ -1,4 +1,4 @@
-"""Define the in-memory form of a journal: update rows as columns, everything else as the reported events."""
+"""Define the in-memory form of a journal: update rows as columns, all other lines as the reported events."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -46,22 +46,22 @@ class TimeSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One run over all its processes, without what a killed process did after its last checkpoint."""
+    """One run over all its processes, without the updates of a killed process after its last checkpoint."""
 
     started: RunStarted
     """The start event of the newest process."""
     started_at: float
-    """When the first process started, in seconds since 1970 (UTC)."""
+    """Start time of the first process, in seconds since 1970 (UTC)."""
     processes: int
     """Number of processes: 1 plus the number of resumes."""
     updates: UpdateColumns
     memory: list[tuple[int, float]]
-    """Pairs of an update and the memory used then, in MiB; see `UpdatesDone`."""
+    """Pairs of an update and the memory in use at that update, in MiB; see `UpdatesDone`."""
     evaluations: list[Evaluated]
     checkpoints: list[CheckpointSaved]
     notes: list[Notice]
     end: RunEnded | None
-    """The end event; None while the run continues, and after it was killed."""
+    """The end event; None if the run continues or was killed."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -70,12 +70,12 @@ class History:
 
     @property
     def last_update(self) -> int:
-        """The newest update that was not superseded; 0 before the first."""
+        """The newest update that no resume has superseded; 0 before the first update."""
         return self.updates.update[-1] if self.updates.update else self.started.start_update
 
     @property
     def best(self) -> Evaluated | None:
-        """The evaluation with the best monitored metric; of several splits, validation."""
+        """The evaluation with the best monitored metric; if it has several splits, that of the validation set."""
         marked = [each for each in self.evaluations if each.best]
         return max(marked, key=lambda each: (each.update, each.split == "val"), default=None)
 

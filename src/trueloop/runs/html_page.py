@@ -1,16 +1,16 @@
-"""Render a self-contained HTML page in the style of the report: no script, no external resources."""
+"""Render a self-contained HTML page in the style of the report, without scripts and external resources."""
 
 from collections.abc import Iterable
 from importlib.resources import files
 
 from trueloop.core.html import Markup, element
 
-# A hostile name in a journal can neither load nor run anything.
+# The browser loads no resource and runs no script, even if a journal contains a hostile name.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_page(title: str, parts: Iterable[Markup]) -> str:
-    """Render the non-empty parts below each other."""
+    """Render a page of the non-empty parts."""
     style = files("trueloop.runs").joinpath("report.css").read_text(encoding="utf-8")
     head = element(
         "head",

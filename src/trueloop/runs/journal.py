@@ -40,12 +40,12 @@ JOURNAL_NAME = "journal.jsonl"
 class Journal:
     """A `Reporter` that appends the events of a run to its journal.
 
-    Each `report` is one write to the operating system, so a killed process loses at most the line it was writing.
-    Opening a journal truncates such a torn line. Only `close` waits for the disk.
+    Each `report` is one write to the operating system, so a killed process loses at most the line that it was writing.
+    Opening a journal removes such a torn line. Only `close` waits for the disk.
 
     Args:
-        path: the file, by convention RUN/journal.jsonl; it and its folder are created if absent.
-        now: the clock for the "time" of a line, in seconds since 1970.
+        path: the journal, by convention RUN/journal.jsonl; the file and its folder are created if they do not exist.
+        now: function that returns the "time" of a line, in seconds since 1970.
 
     Raises:
         RunFolderError: the file cannot be written.
@@ -97,7 +97,7 @@ class Journal:
                 remaining = remaining[self._file.write(remaining) :]
         except OSError as error:
             self._torn = True
-            with suppress(OSError):  # retried before the next line
+            with suppress(OSError):  # the next `_append` tries again
                 self._drop_torn_line()
             raise _write_error(self.path, error) from error
         self._size += len(data)
@@ -109,16 +109,16 @@ class Journal:
 
 
 def read_journal(path: Path) -> History:
-    """Read a journal; of an update that was run twice, after a kill and a resume, keep the newest row.
+    """Read a journal; if an update ran twice, because of a kill and a resume, only its newest row is returned.
 
     Args:
-        path: the journal, or its run folder.
+        path: the journal or its run folder.
 
     Raises:
         RunFolderError: there is no journal, a newer trueloop wrote it, or no run had started.
-        InvalidData: a line other than a torn last one is invalid; the message has its number.
+        InvalidData: a line other than a torn last line is invalid; the message contains the line number.
 
-    Cost: 10**6 updates take 2 s and 0.4 GB.
+    Cost: 10**6 updates take 2 s and 0.4 GB of memory.
     """
     path = path / JOURNAL_NAME if is_folder(path) else path
     builder = _HistoryBuilder(path)
@@ -130,7 +130,7 @@ def read_journal(path: Path) -> History:
     except OSError as error:
         raise RunFolderError(
             f"There is no journal to read at {path}: {error.strerror or error}.",
-            why="Everything shown about a run comes from its journal.",
+            why="All information about a run comes from its journal.",
             fix="Pass the run folder that was given as --run-dir.",
         ) from error
     except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -154,7 +154,7 @@ class _HistoryBuilder:
         self.updates: list[int] = []
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.rates: dict[int, Sequence[float]] = {}
-        """Update -> learning rates of all parameter groups, where they differ."""
+        """Update -> learning rates of all parameter groups; only for updates at which the rates differ."""
         self.memory: list[tuple[int, float]] = []
         self.started: RunStarted | None = None
         self.started_at = 0.0
@@ -207,7 +207,7 @@ class _HistoryBuilder:
                 self.end = event
 
     def _add_start(self, event: RunStarted, at: float) -> None:
-        """Drop everything after the checkpoint that this process starts from; a fresh start drops everything."""
+        """Start a new process: drop what follows the checkpoint that it resumes, or everything for a fresh start."""
         done = event.start_update
         if done == 0 or self.started is None:
             self.started_at, self.processes = at, 0
@@ -223,7 +223,7 @@ class _HistoryBuilder:
         self.notes = [each for each in self.notes if each.update <= done]
 
     def history(self) -> History:
-        """Return what was read, with the update rows as columns."""
+        """Return the history of the run, with the update rows as columns."""
         if self.started is None:
             raise RunFolderError(
                 f"{self.path} contains no started run.", fix="Start the run again with the same command."
@@ -268,17 +268,20 @@ class _HistoryBuilder:
             raise InvalidData(f"An update row of {self.path} is not made of numbers: {error}.") from error
 
     def _rate_columns(self, first: list[float]) -> list[list[float]]:
-        """Return one column per parameter group; where no rates were written, all groups have that of the first."""
+        """Return one column of learning rates per parameter group.
+
+        An update without ``rates`` has the rate of the first group in all groups.
+        """
         groups = max(map(len, self.rates.values()), default=1)
         others = [list(first) for _ in range(1, groups)]
-        for place, update in enumerate(self.updates):
+        for row, update in enumerate(self.updates):
             for group, rate in enumerate(self.rates.get(update, ())[1:]):
-                others[group][place] = float(rate)
+                others[group][row] = float(rate)
         return [first, *others]
 
 
 def _complete_lines_size(path: Path) -> int:
-    """Return the size up to and including the last newline; reads backwards, so only the torn line is read."""
+    """Return the size of a file up to its last newline, inclusive; reads the file backwards from its end."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:

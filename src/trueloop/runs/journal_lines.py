@@ -1,11 +1,12 @@
 """Encode the events of a run as lines of strict JSON, and decode them.
 
-Every line has an "event", the fields of the corresponding record in `core.protocols`, and the "time" it was reported.
-JSON has no NaN or infinity: they are written as the strings "nan", "inf" and "-inf", and parsed back to floats
-wherever a field holds numbers.
+Every line has an "event", the fields of the event's class in `core.protocols`, and the "time" at which it was reported.
+JSON has no NaN or infinity: they are written as the strings "nan", "inf" and "-inf", and parsed back to floats in
+fields that hold numbers.
 
-Updates reported together are one line, without a time: "rows" updates starting at "update"; each field is a list with
-one value per update, or the single value that all of them share. That takes a third of one line per update.
+Updates that are reported together share one line without a time. The line has "rows" updates, the first of which is
+"update"; each field is a list with one value per update, or a single value that all updates share. Such a line takes a
+third of the space of one line per update.
 """
 
 import json
@@ -18,9 +19,9 @@ from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
 
 SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)
-"""Schema 1 has one line per update, "update", with the fields of its row."""
+"""Schema 1 has one line with the event "update" per update, with the fields of its row."""
 UPDATE_EVENTS = ("updates", "update")
-"""The names of the event of a line that holds updates."""
+"""Values of "event" in lines that hold updates."""
 
 SingleEvent = RunStarted | Evaluated | CheckpointSaved | Notice | RunEnded
 """Every event except `UpdatesDone`, which may take several lines."""
@@ -34,15 +35,15 @@ _CLASSES: Mapping[str, type[SingleEvent]] = {
 }
 _NAMES = {event_class: name for name, event_class in _CLASSES.items()}
 
-# A type that JSON lacks (a path, an enum in a recipe's options) is written with str().
+# A value of a type that JSON lacks (a path, an enum in a recipe's options) is written as its str().
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=str)
 
 
 def encode_line(record: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Encode a record, or a list of records, as one line of strict JSON, newline included."""
+    """Encode a record, or a list of records, as one line of strict JSON, including the newline."""
     try:
         return _ENCODER.encode(record) + "\n"
-    except ValueError:  # a NaN somewhere: rare, so the record is walked only then
+    except ValueError:  # the record contains a non-finite number, which is rare
         return _ENCODER.encode(_replace_nonfinite(record)) + "\n"
 
 
@@ -53,7 +54,7 @@ def event_record(event: SingleEvent, time: float) -> dict[str, Any]:
 
 
 def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
-    """Convert updates to records, one per run of consecutive updates; seconds are rounded to the microsecond.
+    """Convert updates to records, one per sequence of consecutive updates; seconds are rounded to microseconds.
 
     Cost: 2 us per update.
     """
@@ -87,14 +88,14 @@ def expand_column(value: Any, count: int) -> Sequence[Any]:
     """
     if not isinstance(value, list):
         return [value] * count
-    several = cast("list[Any]", value)
-    if len(several) != count:
-        raise ValueError(f"{len(several)} values for {count} updates")
-    return several
+    values = cast("list[Any]", value)
+    if len(values) != count:
+        raise ValueError(f"{len(values)} values for {count} updates")
+    return values
 
 
 def truncate_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | None:
-    """Return the part of an updates record up to ``update``; None if all of its updates are later.
+    """Return the part of an updates record up to ``update``, inclusive; None if all its updates are later.
 
     Raises:
         ValueError: a field has another number of values than the record has rows.
@@ -116,16 +117,16 @@ def truncate_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] |
 
 
 def group_rates(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:
-    """Return the learning rates of all parameter groups per update of a record; empty lists where all are equal.
+    """Return, for each update of a record, the learning rates of all parameter groups; [] if all rates are equal.
 
     Raises:
         ValueError: the number of values is not ``count``.
     """
     rates = record.get("rates") or []
-    several = rates if rates and isinstance(rates[0], list) else [rates] * count
-    if len(several) != count:
-        raise ValueError(f"{len(several)} rates for {count} updates")
-    return several
+    by_update = rates if rates and isinstance(rates[0], list) else [rates] * count
+    if len(by_update) != count:
+        raise ValueError(f"{len(by_update)} rates for {count} updates")
+    return by_update
 
 
 def parse_event(record: Mapping[str, Any]) -> SingleEvent:
@@ -136,12 +137,12 @@ def parse_event(record: Mapping[str, Any]) -> SingleEvent:
         ValueError, TypeError: a field has the wrong type.
     """
     event_class = _CLASSES[record["event"]]
-    # A field with a default was added later: older journals lack it.
-    known = [field.name for field in fields(event_class) if field.default is MISSING or field.name in record]
-    values = {name: record[name] for name in known}
-    for name, revive in _FIELD_PARSERS.items():
+    # Older journals lack the fields that were added later, which have defaults.
+    names = [field.name for field in fields(event_class) if field.default is MISSING or field.name in record]
+    values = {name: record[name] for name in names}
+    for name, parse in _FIELD_PARSERS.items():
         if name in values:
-            values[name] = revive(values[name])
+            values[name] = parse(values[name])
     return cast("Callable[..., SingleEvent]", event_class)(**values)
 
 
@@ -185,7 +186,7 @@ def _restore_nonfinite(value: Any) -> Any:
     return float(value) if value in {"nan", "inf", "-inf"} else value
 
 
-# facts and details are not converted: a class may well be called "nan".
+# Strings in facts and details are not converted to numbers: a class may be called "nan".
 _FIELD_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "metrics": _parse_floats,
     "tables": _restore_nonfinite,

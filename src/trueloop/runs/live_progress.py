@@ -6,9 +6,9 @@ from typing import Any
 
 from trueloop.core.protocols import Evaluated, RunEvent, RunStarted, UpdateRow, UpdatesDone
 
-RATE_WINDOW_S = 5.0  # time constant of rates and shares: steady to the eye, yet a stall shows at once
-LOSS_SMOOTHING_UPDATES = 30  # time constant of the displayed loss
-MAX_TRACE_POINTS = 128  # of the loss trace; when full, neighbours are merged
+RATE_WINDOW_S = 5.0  # time constant of rates and shares: they look steady, but a stall shows within seconds
+LOSS_SMOOTHING_UPDATES = 30  # time constant of the displayed loss, in updates
+MAX_TRACE_POINTS = 128  # points of the loss trace; neighbours are merged when it is full
 
 
 class Progress:
@@ -18,8 +18,9 @@ class Progress:
         self.started: RunStarted | None = None
         self.last: UpdateRow | None = None
         self.updates_here = 0
-        """Updates done by this process."""
+        """Number of updates done by this process."""
         self.skipped = 0
+        """Number of skipped updates of this process."""
         self.loss = math.nan
         """Loss smoothed over the last updates; non-finite losses are ignored."""
         self.latest: dict[str, Evaluated] = {}
@@ -36,7 +37,7 @@ class Progress:
         self._evaluated = False
 
     def observe(self, event: RunEvent) -> None:
-        """Observe one event; well under 5 µs per update."""
+        """Observe one event. Cost: less than 5 µs per update."""
         if isinstance(event, UpdatesDone):
             if event.rows and self._evaluated:
                 self._trained, self._evaluated = (0.0, 0), False
@@ -53,7 +54,7 @@ class Progress:
 
     @property
     def update(self) -> int:
-        """Updates done in the run, over all its processes."""
+        """Number of updates done in the run, by all its processes."""
         if self.last:
             return self.last.update
         return self.started.start_update if self.started else 0
@@ -68,7 +69,7 @@ class Progress:
 
     @property
     def train_loss(self) -> float:
-        """Mean loss over the examples trained on since the previous evaluation; nan if there are none."""
+        """Mean loss over the training examples since the previous evaluation; nan if there are none."""
         total, examples = self._trained
         return total / examples if examples else math.nan
 
@@ -89,7 +90,7 @@ class Progress:
 
     @property
     def best_value(self) -> float:
-        """The best value of the monitored metric; nan before the first."""
+        """The best value of the monitored metric; nan before its first evaluation."""
         return self.best.metrics.get(self.monitored_metric.partition("/")[2], math.nan) if self.best else math.nan
 
     def remaining_s(self, elapsed_s: float) -> float | None:
@@ -135,7 +136,7 @@ class Progress:
 
 
 def _monitored_metric(facts: Mapping[str, Any]) -> str:
-    """Return the monitored metric in a run's facts; "val/loss" if there is none."""
+    """Return the monitored metric in a run's facts; "val/loss" if the facts name none."""
     tree: Any = facts
     for key in ("config", "monitor", "metric"):
         tree = tree.get(key) if isinstance(tree, Mapping) else None

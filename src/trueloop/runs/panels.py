@@ -1,4 +1,4 @@
-"""Build the plots of a run as data, before anything is drawn."""
+"""Build the plots of a run as data, for different renderers."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from trueloop.runs.series import default_span, envelope, smooth
 Kind = Literal["raw", "line", "points"]
 Role = Literal["train", "val", "test", "rate", "norm", "speed", "wait", "memory"]
 GROUP_ROLES: tuple[Role, ...] = ("rate", "val", "norm", "wait", "train", "test")
-"""Colour roles of the parameter groups where their rates differ; the seventh group reuses the first."""
-MAX_MARKS = 200  # skipped updates that are drawn; beyond that, they are subsampled
+"""Colour roles of parameter groups with different learning rates; the eighth group has the role of the first again."""
+MAX_MARKS = 200  # number of skipped updates to draw; more are subsampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +22,13 @@ class Curve:
 
     label: str
     role: Role
-    """What the series measures; decides the colour."""
+    """What the series measures, which decides the colour."""
     kind: Kind
-    """Style: raw = pale background; line; points = a line with a marker on every value."""
+    """Style: raw = pale line in the background; line; points = line with a marker on every value."""
     x: Sequence[float]
     y: Sequence[float]
     run: int | None = None
-    """Index of the run where several runs are drawn; it then decides the colour."""
+    """Index of the run, which decides the colour if several runs are drawn; None for a single run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class Panel:
     """Short unique name: "loss", "grad_norm"."""
     title: str
     caption: str
-    """The plot in one sentence with its numbers; also its text alternative."""
+    """A sentence with the numbers of the plot, which is also its text alternative."""
     curves: Sequence[Curve]
     log: bool = False
     percent: bool = False
     marks: Sequence[int] = ()
     """Updates that were skipped."""
     best: tuple[float, float] | None = None
-    """The update and value of the best evaluation, if this panel shows its metric."""
+    """Update and value of the best evaluation; None if that evaluation does not have the metric of this panel."""
 
 
 def build_panels(history: History) -> list[Panel]:
@@ -76,15 +76,15 @@ def _all_panels(history: History) -> Iterator[Panel]:
 
 def _rate_panel(history: History) -> Panel:
     groups = history.updates.rates
-    drawn = [envelope(history.updates.update, rates) for rates in groups]
-    labels = [f"group {place}" for place in range(len(groups))] if len(groups) > 1 else ["learning rate"]
+    points = [envelope(history.updates.update, rates) for rates in groups]
+    labels = [f"group {group}" for group in range(len(groups))] if len(groups) > 1 else ["learning rate"]
     return Panel(
         name="lr",
         title="Learning rate",
-        caption=_describe_range("The learning rate", [rate for _, y in drawn for rate in y]),
+        caption=_describe_range("The learning rate", [rate for _, y in points for rate in y]),
         curves=[
-            Curve(label=label, role=GROUP_ROLES[place % len(GROUP_ROLES)], kind="line", x=x, y=y)
-            for place, (label, (x, y)) in enumerate(zip(labels, drawn, strict=True))
+            Curve(label=label, role=GROUP_ROLES[group % len(GROUP_ROLES)], kind="line", x=x, y=y)
+            for group, (label, (x, y)) in enumerate(zip(labels, points, strict=True))
         ],
     )
 

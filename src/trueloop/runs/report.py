@@ -60,7 +60,7 @@ def write_report(run_dir: Path, history: History | None = None) -> Path:
 
 
 def render_report(history: History, run_dir: Path) -> str:
-    """Render the page; ``run_dir`` is checked for the checkpoints that still exist."""
+    """Render the page of a run; ``run_dir`` is searched for the checkpoints that still exist."""
     parts = [
         _header(history),
         _metric_cards(history),
@@ -134,8 +134,8 @@ def _metric_cards(history: History) -> Markup:
 
 
 def _curves(history: History) -> Markup:
-    drawn = (
+    figures = (
         element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
         for panel in build_panels(history)
     )
-    return section("Curves", element("div", *drawn, class_="curves")) if len(history.updates) else Markup()
+    return section("Curves", element("div", *figures, class_="curves")) if len(history.updates) else Markup()

@@ -11,7 +11,7 @@ from trueloop.core.paths import path_exists
 from trueloop.core.protocols import CheckpointSaved, Evaluated
 from trueloop.runs.history import History, iter_leaves
 
-MAX_ROWS = 500  # of a table; a longer page is slow on a phone, and the journal has all rows
+MAX_ROWS = 500  # rows of a table; a longer page is slow on a phone, and the journal has all rows
 FINDING_KIND = "finding"
 SEVERITY_TONES = {"error": "bad", "warning": "warn", "note": "good"}
 TIME_LABELS = {
@@ -23,18 +23,18 @@ TIME_LABELS = {
 
 
 def evaluations_section(history: History) -> Markup:
-    """Render every metric of every split, one row per evaluated update."""
-    at: dict[int, list[Evaluated]] = {}
+    """Render a table of every metric of every split, with one row per evaluated update."""
+    by_update: dict[int, list[Evaluated]] = {}
     for each in history.evaluations:
-        at.setdefault(each.update, []).append(each)
+        by_update.setdefault(each.update, []).append(each)
     names = list(dict.fromkeys((each.split, name) for each in history.evaluations for name in each.metrics))
     rows: list[Sequence[object]] = []
     before = 0
-    for update, group in at.items():
+    for update, group in by_update.items():
         values = {(each.split, name): format_float(value, 4) for each in group for name, value in each.metrics.items()}
         badge = element("span", "best", class_="pill good") if history.best in group else ""
-        trained = _mean_loss(history, before, update)
-        rows.append([group[0].epoch, update, trained, *(values.get(name, "") for name in names), badge])
+        train_loss = _mean_loss(history, before, update)
+        rows.append([group[0].epoch, update, train_loss, *(values.get(name, "") for name in names), badge])
         before = update
     if not rows:
         return Markup()
@@ -45,7 +45,7 @@ def evaluations_section(history: History) -> Markup:
 
 
 def _mean_loss(history: History, after: int, upto: int) -> str:
-    """Return the training loss averaged over the examples between two evaluations."""
+    """Return the training loss, averaged over the examples between two evaluations; "" if there are no examples."""
     updates = history.updates
     window = range(bisect_right(updates.update, after), bisect_right(updates.update, upto))
     stepped = [i for i in window if not updates.skipped[i]]
@@ -54,7 +54,7 @@ def _mean_loss(history: History, after: int, upto: int) -> str:
 
 
 def time_section(history: History) -> Markup:
-    """Render the time by activity as one bar."""
+    """Render the seconds by activity as one bar with a legend."""
     split = history.time_split()
     if split.total <= 0:
         return Markup()
@@ -79,7 +79,7 @@ def time_section(history: History) -> Markup:
 
 
 def checkpoints_section(history: History, run_dir: Path) -> Markup:
-    """Render the checkpoints that still exist, newest first."""
+    """Render a table of the checkpoints that still exist, newest first."""
     if not history.checkpoints:
         return Markup()
     existing = [(path, each) for each in reversed(history.checkpoints) if (path := _locate_checkpoint(each, run_dir))]
@@ -106,16 +106,19 @@ def checkpoints_section(history: History, run_dir: Path) -> Markup:
 
 
 def _locate_checkpoint(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
-    """Return the current path of a checkpoint, relative to the run where possible; the run may have been moved."""
+    """Return the current path of a checkpoint, which changes if the run is moved; None if it does not exist.
+
+    The path is relative to the run folder if the checkpoint is in it.
+    """
     saved = Path(checkpoint.path)
-    for place in (run_dir / saved.parent.name / saved.name, run_dir / saved, saved):
-        if path_exists(place):
-            return str(place.relative_to(run_dir)) if place.is_relative_to(run_dir) else str(place)
+    for path in (run_dir / saved.parent.name / saved.name, run_dir / saved, saved):
+        if path_exists(path):
+            return str(path.relative_to(run_dir)) if path.is_relative_to(run_dir) else str(path)
     return None
 
 
 def notes_section(history: History) -> Markup:
-    """Render the notes in chronological order; findings have their own section."""
+    """Render the notes in chronological order, without the findings, which have their own section."""
     notes = [each for each in history.notes if each.kind != FINDING_KIND]
     if not notes:
         return Markup()
@@ -157,7 +160,7 @@ def findings_section(history: History) -> Markup:
 
 
 def settings_section(history: History) -> Markup:
-    """Render the configuration with its nesting and the names of the command line options."""
+    """Render the configuration with its nesting, and the recipe's options."""
     groups = dict(_groups("run", history.facts.get("config"))) | dict(_groups("options", history.facts.get("options")))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
     return section("Configuration", element("div", *blocks, class_="blocks")) if groups else Markup()
@@ -165,11 +168,11 @@ def settings_section(history: History) -> Markup:
 
 def environment_section(history: History) -> Markup:
     """Render the remaining facts: machine, versions, packages and source; long lists are collapsed."""
-    shown_elsewhere = {"config", "options", "class_names", "source", "packages"}
-    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in shown_elsewhere}))
+    elsewhere = {"config", "options", "class_names", "source", "packages"}
+    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in elsewhere}))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
-    folded = [*_packages(history.facts.get("packages")), *_sources(history.facts.get("source"))]
-    return section("Environment", element("div", *blocks, class_="blocks"), *folded) if groups else Markup()
+    collapsed = [*_packages(history.facts.get("packages")), *_sources(history.facts.get("source"))]
+    return section("Environment", element("div", *blocks, class_="blocks"), *collapsed) if groups else Markup()
 
 
 def _packages(packages: object) -> Iterator[Markup]:
@@ -185,7 +188,7 @@ def _sources(source: object) -> Iterator[Markup]:
 
 
 def _groups(title: str, tree: object) -> Iterator[tuple[str, list[tuple[str, object]]]]:
-    """Yield the direct values of a nested mapping, then one group per nested mapping, with dotted names below."""
+    """Yield a titled group of the direct values of a mapping, then one group of dotted names per nested mapping."""
     if not isinstance(tree, Mapping):
         return
     items = cast("Mapping[str, Any]", tree).items()

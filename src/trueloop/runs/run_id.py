@@ -1,4 +1,4 @@
-"""Read the id of a run: the same for all its processes, even after its folder is moved."""
+"""Read the id of a run, which is the same for all its processes and stays the same if the run folder is moved."""
 
 import hashlib
 import re
@@ -24,10 +24,7 @@ def read_run_id(journal: Path) -> str | None:
 
 
 def parse_run_id(first_line: bytes) -> str:
-    """Return the run id in the first line of a journal, or the hash of that line if it has no valid id.
-
-    Journals from before runs had ids have none.
-    """
+    """Return the run id in the first line of a journal, or a hash of that line if it has no valid id (old journals)."""
     try:
         run_id = str(parse_json(first_line)["facts"]["run_id"])
     except (ValueError, KeyError, TypeError):

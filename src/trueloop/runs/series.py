@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-MAX_POINTS = 800  # twice the resolution of a screen column or a printed half page
+MAX_POINTS = 800  # about the number of pixels of a plot's width
 
 
 def envelope(xs: Sequence[float], ys: Sequence[float], points: int = MAX_POINTS) -> tuple[list[float], list[float]]:
@@ -13,7 +13,7 @@ def envelope(xs: Sequence[float], ys: Sequence[float], points: int = MAX_POINTS)
     Args:
         xs: positions, ascending.
         ys: one value per position; non-finite values are dropped.
-        points: upper bound, even.
+        points: largest number of points, an even number.
 
     Returns:
         The remaining positions and values, in order.
@@ -37,7 +37,7 @@ def smooth(ys: Sequence[float], span: float) -> list[float]:
 
     Args:
         ys: values in order; non-finite values are ignored.
-        span: number of values that carry most of the weight, >= 1; 1 returns the series itself.
+        span: number of values that carry most of the weight, at least 1; with 1, the result is the series itself.
 
     Returns:
         One average per value; nan before the first finite value.

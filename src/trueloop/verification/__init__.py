@@ -1,1 +1,1 @@
-"""Proofs on the user's model and loop: one file per proof in `proofs`, each returns evidence."""
+"""Proves properties of the user's model and training loop; each file in `proofs` defines one proof."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def tensors(tree: Any) -> list[Tensor]:
-    """Return every tensor in a batch, in order."""
+    """Return every tensor in a batch, in the order of `leaves`."""
     return [leaf for _, leaf in leaves(tree)]
 
 
@@ -58,24 +58,29 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: 
 
 
 def replace_tensors(tree: Any, new: Mapping[int, Tensor]) -> Any:
-    """Return a copy of the tree with some tensors replaced, by their index in `tensors`."""
-    number = -1
+    """Return a copy of the tree with some tensors replaced.
+
+    Args:
+        tree: the tree.
+        new: replacements by the index of a tensor in `tensors`.
+    """
+    index = -1
 
     def change(tensor: Tensor) -> Tensor:
-        nonlocal number
-        number += 1
-        return new.get(number, tensor)
+        nonlocal index
+        index += 1
+        return new.get(index, tensor)
 
     return map_tensors(tree, change)
 
 
 def batch_size(tree: Any) -> int:
-    """Return the batch size B: the length of the first tensor that has one; 0 where there is none."""
+    """Return the batch size B, the length of the first tensor with a dimension; 0 if no tensor has a dimension."""
     return next((leaf.shape[0] for leaf in tensors(tree) if leaf.dim()), 0)
 
 
 def select_samples(tree: Any, index: Tensor | slice) -> Any:
-    """Select samples: these rows of every tensor with B rows; everything else stays unchanged."""
+    """Return a batch of some samples: these rows of every tensor with B rows; other values stay unchanged."""
     B = batch_size(tree)
     return map_tensors(tree, lambda leaf: leaf[index] if leaf.dim() and leaf.shape[0] == B else leaf)
 
@@ -87,7 +92,7 @@ def split_batch(tree: Any, sizes: list[int]) -> list[Any]:
 
 
 def clone_batch(tree: Any) -> Any:
-    """Return a copy that shares no memory, so user code can write into it."""
+    """Return a copy of a batch that shares no memory with it, so that the user's code can write into the copy."""
     return map_tensors(tree, lambda leaf: leaf.detach().clone())
 
 

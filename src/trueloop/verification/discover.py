@@ -33,14 +33,14 @@ def find_proof(word: str) -> Proof:
     """Return the proof with this name, written with hyphens or underscores.
 
     Raises:
-        InvalidConfig: there is none; names the closest.
+        InvalidConfig: there is no such proof; the message names the closest one.
     """
     name = word.strip().lower().replace("_", "-")
     known = all_proofs()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"Did you mean {close[0]}? " if close else ""
-        raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}There are {', '.join(known)}.")
+        raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}The proofs are {', '.join(known)}.")
     return known[name]
 
 
@@ -48,21 +48,21 @@ def select_proofs(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> lis
     """Return the selected proofs.
 
     Args:
-        select: names or groups, also comma-separated; none = all.
+        select: names or groups, also comma-separated; empty = all proofs.
         ignore: names or groups to leave out.
 
     Raises:
-        InvalidConfig: a name is unknown, or no proof is left.
+        InvalidConfig: a name is unknown, or all proofs are ignored.
     """
-    wanted, unwanted = set(_expand_groups(select)), set(_expand_groups(ignore))
-    left = [proof for name, proof in all_proofs().items() if (not wanted or name in wanted) and name not in unwanted]
-    if not left:
-        raise InvalidConfig("No proof is left.", fix="Select one that is not ignored.")
-    return left
+    names, ignored = set(_expand_groups(select)), set(_expand_groups(ignore))
+    selected = [proof for name, proof in all_proofs().items() if (not names or name in names) and name not in ignored]
+    if not selected:
+        raise InvalidConfig("No proof is left.", fix="Select a proof that is not ignored.")
+    return selected
 
 
 def _expand_groups(words: Iterable[str]) -> Iterator[str]:
-    for word in (part.strip() for some in words for part in some.split(",")):
+    for word in (part.strip() for text in words for part in text.split(",")):
         if word in GROUPS:
             yield from (proof.name for proof in all_proofs().values() if proof.group == word)
         elif word:

@@ -11,33 +11,33 @@ from trueloop.verification.model_call import ModelCall, model_outputs
 
 
 class ModuleRecord(NamedTuple):
-    """Input or output of one module call."""
+    """Input or output of one call of a module."""
 
     name: str
     kind: str
-    """Class of the module."""
+    """Name of the module's class."""
     parent_kind: str
-    """Class of the enclosing module."""
+    """Name of the enclosing module's class."""
     is_output: bool
     """True for an output, False for an input."""
     values: list[Tensor]
 
 
 def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRecord]:
-    """Run a model and return the inputs and outputs of its modules, in order.
+    """Run a model and return the inputs and outputs of its modules, in the order of their calls.
 
     Cost: a copy of all activations.
     """
-    seen: list[ModuleRecord] = []
-    with _recording(model, seen):
+    records: list[ModuleRecord] = []
+    with _recording(model, records):
         model_outputs(model, call, seed)
-    return seen
+    return records
 
 
 def first_divergence(
     before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]
 ) -> str:
-    """Describe where two passes first differ according to ``same``; empty where they do not."""
+    """Describe where two forward passes first differ, with ``same`` comparing tensors; "" if they do not differ."""
     for a, b in zip(before, after, strict=False):
         if a[:4] != b[:4]:
             return ""
@@ -50,23 +50,24 @@ def first_divergence(
 
 
 @contextmanager
-def _recording(model: nn.Module, seen: list[ModuleRecord]) -> Generator[None]:
+def _recording(model: nn.Module, records: list[ModuleRecord]) -> Generator[None]:
     handles: list[Any] = []
     names = dict(model.named_modules())
     for name, module in names.items():
         if not name:
             continue
-        within = type(names[name.rpartition(".")[0]]).__name__
+        parent = type(names[name.rpartition(".")[0]]).__name__
 
-        def came(each: nn.Module, args: Any, kwargs: Any, name: str = name, within: str = within) -> None:
+        def record_input(each: nn.Module, args: Any, kwargs: Any, name: str = name, parent: str = parent) -> None:
             values = [leaf.detach().clone() for leaf in tensors((args, kwargs))]
-            seen.append(ModuleRecord(name, type(each).__name__, within, False, values))
+            records.append(ModuleRecord(name, type(each).__name__, parent, False, values))
 
-        def went(each: nn.Module, _args: Any, result: Any, name: str = name, within: str = within) -> None:
+        def record_output(each: nn.Module, _args: Any, result: Any, name: str = name, parent: str = parent) -> None:
             values = [leaf.detach().clone() for leaf in tensors(result)]
-            seen.append(ModuleRecord(name, type(each).__name__, within, True, values))
+            records.append(ModuleRecord(name, type(each).__name__, parent, True, values))
 
-        handles += [module.register_forward_pre_hook(came, with_kwargs=True), module.register_forward_hook(went)]
+        handles.append(module.register_forward_pre_hook(record_input, with_kwargs=True))
+        handles.append(module.register_forward_hook(record_output))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Defines what a proof returns: a verdict, a message with the numbers, the cause, and charts."""
+"""Defines `Evidence`, the result of a proof: a verdict, a message with the numbers, the cause, and charts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     BROKEN = "broken"
     NOT_APPLICABLE = "not applicable"
-    """The target does not have this property, or lacks the needed fields."""
+    """The property makes no sense for the target, or the target lacks a field that the proof needs."""
     NOT_JUDGED = "not judged"
-    """The verified code raised, or the time was up."""
+    """The user's code raised an error, or the time was up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class Curve:
 
     title: str
     lines: Mapping[str, Sequence[float]]
-    """Name -> values, the first at x = 0."""
+    """Name of a line -> its values; the first value is at x = 0."""
     x_label: str = "update"
     """Label of the x axis."""
     level: float | None = None
-    """Value of the dotted line: what the curve should reach."""
+    """Value that the curve should reach, drawn as a dotted line; None = no such line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class Grid:
     columns: str
     """Meaning of a column: "input of sample"."""
     labels: Sequence[int]
-    """Label of each row and column."""
+    """Labels of the rows, which are also those of the columns."""
     values: Sequence[Sequence[float]]
-    """Values by row."""
+    """Influence by row and column."""
     wrong: Sequence[tuple[int, int]] = ()
-    """Row and column, counted from 0, of values that should be 0 but are not."""
+    """Row and column, from 0, of each value that should be 0 but is not."""
 
 
 Chart = Curve | Bars | Grid
@@ -64,7 +64,7 @@ Chart = Curve | Bars | Grid
 class Evidence:
     """Result of one proof.
 
-    True in a condition where the property holds, so that ``assert trueloop.verify.overfits_one_batch(...)`` is a test.
+    Evidence is true if the property holds, so ``assert trueloop.verify.overfits_one_batch(...)`` is a test.
     """
 
     verdict: Verdict
@@ -74,9 +74,9 @@ class Evidence:
     """Name of the proof: "overfits-one-batch"."""
     title: str = ""
     cause: str = ""
-    """The parameter, sample, position or module that breaks the property; empty if it holds."""
+    """Parameter, sample, position or module that breaks the property; "" if the property holds."""
     fix: str = ""
-    """How to fix it; empty if it holds."""
+    """How to make the property hold; "" if it holds."""
     notes: tuple[str, ...] = ()
     """Further facts that do not affect the verdict."""
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -88,7 +88,7 @@ class Evidence:
 
     @property
     def ok(self) -> bool:
-        """True where the property holds or does not apply."""
+        """True if the property holds or does not apply."""
         return self.verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class Evidence:
         return f"<{self.proof or 'proof'}: {self.verdict}. {' '.join(part for part in parts if part)}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the evidence JSON-ready; non-finite numbers become strings: "nan"."""
+        """Return the evidence as a JSON-ready dictionary; non-finite numbers are strings such as "nan"."""
         return {
             "proof": self.proof,
             "title": self.title,
@@ -112,21 +112,21 @@ class Evidence:
 
 
 def holds(message: str, **details: Any) -> Evidence:
-    """Return evidence that the property holds; ``details`` are further fields."""
+    """Return evidence that the property holds; ``details`` are further fields of `Evidence`."""
     return Evidence(verdict=Verdict.HOLDS, message=message, **details)
 
 
 def broken(message: str, *, cause: str, fix: str, **details: Any) -> Evidence:
-    """Return evidence that the property is broken; ``details`` are further fields."""
+    """Return evidence that the property is broken; ``details`` are further fields of `Evidence`."""
     return Evidence(verdict=Verdict.BROKEN, message=message, cause=cause, fix=fix, **details)
 
 
 class NotApplicable(Exception):
-    """Raised where the target does not have the property or lacks a field; the message says which."""
+    """A proof does not apply to the target; the message says why, for example which field is missing."""
 
 
 class NotJudged(Exception):
-    """Raised where a proof cannot decide; the message says why."""
+    """A proof cannot decide whether the property holds; the message says why."""
 
 
 def _json_ready(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Keeps dropout and batch normalisation layers in eval mode."""
+"""Keeps dropout and BatchNorm layers in eval mode."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ Dropout = nn.modules.dropout._DropoutNd  # noqa: SLF001  # pyright: ignore[repor
 
 
 def layers_in_train_mode(model: nn.Module, kind: Any) -> list[str]:
-    """Return the names of the layers of a kind that are in train mode."""
+    """Return the names of the layers of a class that are in train mode."""
     return [name for name, module in model.named_modules() if isinstance(module, kind) and module.training]
 
 
 def freeze_mode(model: nn.Module, kind: Any) -> None:
-    """Set every layer of a kind to eval mode and make its `train()` a no-op."""
+    """Set every layer of a class to eval mode and make its `train()` a no-op."""
     for module in model.modules():
         if isinstance(module, kind):
             module.eval()
@@ -22,7 +22,7 @@ def freeze_mode(model: nn.Module, kind: Any) -> None:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Disable dropout: its layers, and dropout inside attention and recurrent layers."""
+    """Disable dropout layers, and the dropout inside attention and recurrent layers."""
     freeze_mode(model, Dropout)
     for module in model.modules():
         if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):

@@ -23,7 +23,7 @@ class PreciseModel:
     call: ModelCall
     seed: int
     tolerance: float
-    """Tolerance relative to the largest output."""
+    """Difference, relative to the largest output, up to which outputs count as equal."""
     baseline: list[Tensor]
     """Outputs of the model for the call."""
 
@@ -32,24 +32,24 @@ class PreciseModel:
         return model_outputs(self.model, call, self.seed)
 
     def difference(self, a: Tensor, b: Tensor) -> float:
-        """Return the largest relative difference of two outputs, 0 if within the tolerance."""
+        """Return the largest relative difference of two outputs; 0 if it is within the tolerance."""
         return max_difference(a, b, self.tolerance)
 
 
 def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseModel:
-    """Convert the model to float64, or leave it unchanged where it does not support that.
+    """Convert the model to float64, or leave it unchanged if it does not support float64.
 
     Args:
-        model: a copy; parameters that are all zero become small random ones.
+        model: a copy of the user's model; parameters that are all zero are set to small random values.
         call: arguments of the model.
-        seed: seed of its dropout.
+        seed: seed of all random generators, such as that of dropout.
     """
     _randomize_zero_parameters(model)
     try:
         double = copy.deepcopy(model).double()
         exact = ModelCall.from_tree(to_double(call.tree))
         before = model_outputs(double, exact, seed)
-    except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
+    except (RuntimeError, TypeError, ValueError, AssertionError):  # the model supports only one precision
         before = model_outputs(model, call, seed)
         return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, baseline=before)
     real = [leaf for leaf in before if leaf.is_floating_point()]
@@ -58,7 +58,7 @@ def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseMo
 
 
 def _randomize_zero_parameters(model: nn.Module) -> None:
-    """Replace all-zero parameters (a residual branch, a last layer), which block every influence, by small noise."""
+    """Replace all-zero parameters (of a residual branch, of a last layer) by noise: they block all influence."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -68,39 +68,39 @@ def _randomize_zero_parameters(model: nn.Module) -> None:
 
 
 def max_difference(a: Tensor, b: Tensor, tolerance: float) -> float:
-    """Return the largest difference relative to the largest number in ``a``, 0 if within the tolerance."""
+    """Return the largest difference relative to the largest number in ``a``; 0 if it is within the tolerance."""
     return float(relative_differences(a, b, 0, tolerance)) if a.shape == b.shape else float("inf")
 
 
 def relative_differences(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
-    """Return the differences of two tensors of one shape, reduced to their first ``keep`` dimensions.
+    """Return the largest differences of two tensors of equal shape, one per index in the first ``keep`` dimensions.
 
     Returns:
-        Differences relative to the largest number in ``a``: 0 within the tolerance, inf where only one is NaN.
+        Differences relative to the largest number in ``a``: 0 within the tolerance, inf where only one value is NaN.
     """
     shape = a.shape[:keep]
     if not a.numel():
         return torch.zeros(shape)
     if not a.is_floating_point() and not a.is_complex():
         return (a != b).reshape(*shape, -1).any(-1).double().cpu()
-    lost = a.isnan() != b.isnan()
+    one_is_nan = a.isnan() != b.isnan()
     size = a.abs()
     scale = float(size[size.isfinite()].max()) if bool(size.isfinite().any()) else 1.0
     gap = torch.where(a == b, torch.zeros_like(size), (a - b).abs()).nan_to_num(0.0)
-    gap = torch.where(lost, torch.full_like(size, torch.inf), gap)
-    found = gap.reshape(*shape, -1).amax(-1).double().cpu() / (scale or 1.0)
-    return torch.where(found > tolerance, found, torch.zeros_like(found))
+    gap = torch.where(one_is_nan, torch.full_like(size, torch.inf), gap)
+    relative = gap.reshape(*shape, -1).amax(-1).double().cpu() / (scale or 1.0)
+    return torch.where(relative > tolerance, relative, torch.zeros_like(relative))
 
 
 def perturb(tensor: Tensor, where: Tensor) -> Tensor:
     """Return a tensor with other plausible values at ``where``.
 
     Args:
-        tensor: floats get noise of their own scale; integers become another integer of the same tensor.
-        where: bool mask, broadcast from the left.
+        tensor: floats get noise of the tensor's scale; each integer becomes another integer of the same tensor.
+        where: bool mask whose dimensions are the first dimensions of the tensor.
 
     Raises:
-        NotApplicable: all its integers are equal, so no other valid value is known.
+        NotApplicable: all integers of the tensor are equal, so no other valid value is known.
     """
     where = where.reshape(*where.shape, *[1] * (tensor.dim() - where.dim())).expand_as(tensor)
     if tensor.is_floating_point() or tensor.is_complex():
@@ -119,26 +119,30 @@ def perturb(tensor: Tensor, where: Tensor) -> Tensor:
 
 
 def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:
-    """Return the indices of the content tensors of a call: all float tensors, or else the largest integer tensor.
+    """Return the indices of the content tensors of a call: all float tensors or, without any, the largest integer one.
 
-    Integer masks and lengths are left out: they must not be changed.
+    Integer masks and lengths are not content, and must not be changed.
+
+    Args:
+        call: the model's call.
+        fits: function that returns True for a tensor of the right shape.
 
     Raises:
         NotApplicable: no tensor has a fitting shape.
     """
-    found = [(index, leaf) for index, leaf in enumerate(tensors(call.tree)) if leaf.numel() and fits(leaf)]
-    real = [index for index, leaf in found if leaf.is_floating_point()]
-    integers = [(leaf.numel(), -index) for index, leaf in found if leaf.dtype is not torch.bool]
+    fitting = [(index, leaf) for index, leaf in enumerate(tensors(call.tree)) if leaf.numel() and fits(leaf)]
+    real = [index for index, leaf in fitting if leaf.is_floating_point()]
+    integers = [(leaf.numel(), -index) for index, leaf in fitting if leaf.dtype is not torch.bool]
     if not real and not integers:
         raise NotApplicable(f"The model is called with {describe_batch(call.tree)}, which has no tensor to change.")
     return real or [-max(integers)[1]]
 
 
 def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:
-    """Return a call with some tensors changed.
+    """Return a call in which the tensors with the indices ``which`` are changed.
 
     Raises:
-        NotApplicable: none of them could be changed.
+        NotApplicable: ``change`` left all these tensors unchanged.
     """
     leaves = tensors(call.tree)
     new = {index: change(leaves[index]) for index in which}
@@ -147,18 +151,18 @@ def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], T
     return ModelCall.from_tree(replace_tensors(call.tree, new))
 
 
-def per_sample_outputs(outputs_: list[Tensor], samples: int) -> list[Tensor]:
-    """Return the outputs with one row per sample.
+def per_sample_outputs(outputs: list[Tensor], samples: int) -> list[Tensor]:
+    """Return the outputs that have one row per sample.
 
     Raises:
-        NotApplicable: there is none.
+        NotApplicable: no output has one row per sample.
     """
-    found = [leaf for leaf in outputs_ if leaf.dim() and leaf.shape[0] == samples]
-    if not found:
+    rows = [leaf for leaf in outputs if leaf.dim() and leaf.shape[0] == samples]
+    if not rows:
         raise NotApplicable(
-            f"The output {describe_batch(outputs_)} does not have one row per sample ({samples} samples)."
+            f"The output {describe_batch(outputs)} does not have one row per sample ({samples} samples)."
         )
-    return found
+    return rows
 
 
 def call_batch_size(call: ModelCall) -> int:

@@ -19,29 +19,29 @@ from trueloop.verification.rng_state import seed_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """Arguments of a model call."""
+    """Positional and keyword arguments of a model call."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @property
     def tree(self) -> tuple[Any, Any]:
-        """Both as one tree of tensors."""
+        """Positional and keyword arguments as one tree of tensors."""
         return (self.args, dict(self.kwargs))
 
     @classmethod
     def from_tree(cls, tree: tuple[Any, Any]) -> ModelCall:
-        """Return a call from `tree`."""
+        """Return the call that has this `tree`."""
         return cls(args=tree[0], kwargs=tree[1])
 
 
 def is_criterion(loss: Any) -> bool:
-    """Return True for a loss of (output, target), False for a function of (model, batch)."""
+    """Return True for a loss that takes (output, target), False for a function that takes (model, batch)."""
     return isinstance(loss, nn.Module) or getattr(loss, "__module__", "") == "torch.nn.functional"
 
 
 def mean_loss(loss: Any, model: nn.Module, batch: Any) -> Tensor:
-    """Return the mean loss over a batch, 0-d, with its graph.
+    """Return the mean loss over a batch as a 0-d tensor with its autograd graph.
 
     Raises:
         NotApplicable: there is no loss.
@@ -65,12 +65,12 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
         return batch[0], batch[1]
     raise InvalidData(
         f"A torch.nn loss needs batches (inputs, target), but this batch is {describe_batch(batch)}.",
-        fix="Give a function (model, batch) -> mean as the loss, which unpacks the batch.",
+        fix="Pass a function (model, batch) -> mean as the loss, which unpacks the batch.",
     )
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model: a tuple or list as positional, a mapping as keyword arguments, anything else as one argument."""
+    """Call a model: a tuple or list gives its positional arguments, a mapping its keywords, other inputs are one."""
     call = _as_call(inputs)
     return model(*call.args, **call.kwargs)
 
@@ -112,13 +112,13 @@ def capture_call(target: ProofTarget, model: nn.Module, batch: Any) -> ModelCall
 
 
 def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True) -> list[Tensor]:
-    """Call a model without a graph and return all its output tensors; the seed fixes the dropout.
+    """Call a model without recording a graph and return all its output tensors.
 
     Args:
-        model: in any mode.
-        call: arguments.
-        seed: seed of all random generators.
-        reset: restore its buffers: the power iteration of a spectral norm changes with every call.
+        model: the model, in any mode.
+        call: arguments of the call.
+        seed: seed of all random generators, so that dropout is repeatable.
+        reset: True to restore the model's buffers: a spectral norm, for example, changes its buffers in every call.
     """
     seed_all(seed)
     with torch.no_grad(), _buffers_restored(model) if reset else nullcontext():
@@ -128,14 +128,14 @@ def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool =
 def graph_nodes(root: Tensor) -> Iterator[Any]:
     """Yield the nodes of the autograd graph of a tensor."""
     seen: set[Any] = set()
-    waiting: list[Any] = [root.grad_fn]
-    while waiting:
-        node = waiting.pop()
+    pending: list[Any] = [root.grad_fn]
+    while pending:
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         yield node
-        waiting += [each for each, _ in node.next_functions]
+        pending += [each for each, _ in node.next_functions]
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _buffers_restored(model: nn.Module) -> Generator[None]:
     finally:
         for module, name, buffer, value in before:
             buffer.copy_(value)
-            setattr(module, name, buffer)  # the forward may have replaced it
+            setattr(module, name, buffer)  # the forward pass may have replaced the buffer
 
 
 def _as_scalar(value: Any) -> Tensor:

@@ -1,10 +1,10 @@
-"""Snapshots the user's model before a proof, and restores it if user code changed it."""
+"""Copies the user's model before a proof, and restores it if the user's code changed it."""
 
 from torch import Tensor, nn
 
 
 class ModelSnapshot:
-    """A copy of the parameters, buffers, gradients and modes of a model.
+    """A copy of the parameters, buffers, gradients and train/eval modes of a model.
 
     Args:
         model: the model to copy.
@@ -19,7 +19,7 @@ class ModelSnapshot:
         self._modes = [(module, module.training) for module in model.modules()]
 
     def restore(self) -> list[str]:
-        """Restore the model and return the names of what had changed."""
+        """Restore the model; return the names of changed tensors and the classes of modules with a changed mode."""
         changed = [name for name, tensor in _named(self._model) if not _same(tensor, self._tensors.get(name))]
         for name, tensor in _named(self._model):
             if name in changed and name in self._tensors:

@@ -1,4 +1,4 @@
-"""Evidence as SVG within a page: lines, bars and the grid of who acts on whom; colours by CSS classes."""
+"""Renders the charts of evidence as inline SVG: lines, bars and grids of influence; CSS classes set the colours."""
 
 import math
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
 CELL, LABEL = 26, 58
 BAR = 30
 MAX_POINTS = 400
-"""Points of a line; more are not seen."""
+"""Approximate number of points of a line; more could not be distinguished."""
 
 
-def render_chart(picture: Chart) -> Markup:
-    """Draw one picture as a figure with its title and a sentence."""
-    if isinstance(picture, Curve):
-        body, caption = _curve(picture)
-    elif isinstance(picture, Bars):
-        body, caption = _bars(picture)
+def render_chart(chart: Chart) -> Markup:
+    """Draw one chart as a figure with its title and a caption."""
+    if isinstance(chart, Curve):
+        body, caption = _curve(chart)
+    elif isinstance(chart, Bars):
+        body, caption = _bars(chart)
     else:
-        body, caption = _grid(picture)
-    return element("figure", element("h3", picture.title), body, element("figcaption", caption))
+        body, caption = _grid(chart)
+    return element("figure", element("h3", chart.title), body, element("figcaption", caption))
 
 
 def _svg(width: float, height: float, title: str, parts: Sequence[object], kind: str = "chart") -> Markup:
@@ -71,11 +71,11 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
 def _bars(bars: Bars) -> tuple[Markup, str]:
     finite = [abs(value) for value in bars.values.values() if math.isfinite(value)]
     most = max(finite, default=0.0) or 1.0
-    room = WIDTH - 150 - 120
+    max_width = WIDTH - 150 - 120
     parts: list[Markup] = []
     for number, (name, value) in enumerate(bars.values.items()):
         top = number * BAR
-        width = round(room * min(1.0, abs(value) / most), 1) if math.isfinite(value) else room
+        width = round(max_width * min(1.0, abs(value) / most), 1) if math.isfinite(value) else max_width
         parts.append(element("text", name, x=142, y=top + 19, text_anchor="end"))
         parts.append(element("rect", x=150, y=top + 5, width=max(1.0, width), height=BAR - 10, rx=3, class_="amount"))
         parts.append(element("text", _amount(value), x=158 + max(1.0, width), y=top + 19))
@@ -99,7 +99,7 @@ def _grid(grid: Grid) -> tuple[Markup, str]:
     for i, row in enumerate(grid.values):
         for j, value in enumerate(row):
             kind = "bad" if (i, j) in wrong else "on" if value else "off"
-            # By the root: an influence of a hundredth is to be seen, too.
+            # The square root keeps an influence of a hundredth visible.
             strength = 1.0 if not math.isfinite(value) else 0.25 + 0.75 * math.sqrt(min(1.0, value / most))
             tooltip = element(
                 "title", f"{grid.rows} {grid.labels[i]}, {grid.columns} {grid.labels[j]}: {format_float(value)}"

@@ -1,4 +1,4 @@
-"""Defines `Proof` and runs it, measuring its time and catching errors of the verified code."""
+"""Defines `Proof` and runs it: measures its time, and catches the errors of the user's code."""
 
 import inspect
 import sys
@@ -25,17 +25,17 @@ GROUPS: tuple[Group, ...] = ("model", "gradients", "training", "data")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """One property, and how it is proved."""
+    """One property with the function that proves it."""
 
     title: str
     """The property: "Overfits one batch"."""
     group: Group
     prove: Callable[..., Evidence]
-    """Of a `Bench`, and keyword-only options of its own."""
+    """Function that receives a `ProofContext` and keyword-only options, and returns the evidence."""
     timed: bool = False
-    """True where it measures time, so compiled modules run compiled; for other proofs they run eagerly."""
+    """True if the proof measures time: compiled modules then run compiled, and eagerly in all other proofs."""
     name: str = ""
-    """Name of the file with hyphens, set by `discover`."""
+    """Name of the proof: the stem of its file with "-" for "_", set by `discover`."""
 
     @property
     def doc(self) -> str:
@@ -58,7 +58,7 @@ def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | 
         options: options of this proof.
 
     Raises:
-        TrueloopError: the target is inconsistent: loss and batch, or optimizer and model, do not fit.
+        TrueloopError: the target is inconsistent: loss and batch, or optimizer and model, do not fit together.
     """
     snapshot = ModelSnapshot(context.original)
     started = context.clock()
@@ -71,15 +71,15 @@ def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | 
     if changed:
         evidence = Evidence(
             verdict=Verdict.NOT_JUDGED,
-            message=f"The loss or step changed the original model ({', '.join(changed[:3])}), not the one that "
-            "it was called with; the original was restored.",
-            fix="Use the model and the optimizer that are passed in, not ones from outside.",
+            message=f"The loss or step function changed the original model ({', '.join(changed[:3])}) instead of the "
+            "model that it received as an argument. The original model was restored.",
+            fix="Use the model and the optimizer that the function receives, not those of an enclosing scope.",
         )
     return replace(evidence, proof=proof.name, title=proof.title, seconds=context.clock() - started)
 
 
 def _eager_mode() -> AbstractContextManager[None]:
-    """Run compiled modules eagerly: a compiled graph supports only one backward and one dtype."""
+    """Run compiled modules eagerly: a compiled graph supports only one backward pass and one dtype."""
     if "torch._dynamo" not in sys.modules:  # nothing was compiled
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
@@ -88,24 +88,24 @@ def _eager_mode() -> AbstractContextManager[None]:
 def _prove_safely(proof: Proof, context: ProofContext, options: Mapping[str, Any]) -> Evidence:
     try:
         return proof.prove(context, **options)
-    except NotApplicable as why:
-        return Evidence(verdict=Verdict.NOT_APPLICABLE, message=str(why))
-    except NotJudged as why:
-        return Evidence(verdict=Verdict.NOT_JUDGED, message=str(why))
+    except NotApplicable as reason:
+        return Evidence(verdict=Verdict.NOT_APPLICABLE, message=str(reason))
+    except NotJudged as reason:
+        return Evidence(verdict=Verdict.NOT_JUDGED, message=str(reason))
     except TrueloopError:
         raise
-    except Exception as error:  # noqa: BLE001 - the verified code may raise anything; the error is reported
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the error is reported
         text = " ".join(str(error).split())[:300].rstrip(".")
         return Evidence(
             verdict=Verdict.NOT_JUDGED,
-            message=f"The verified code raised {type(error).__name__}: {text}{_user_location(error)}.",
+            message=f"Your code raised {type(error).__name__}: {text}{_user_location(error)}.",
             fix="Fix this error first: it occurred on a copy of your model with your batch.",
         )
 
 
 def _user_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [
+    outside = [
         frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _INTERNAL_PATHS)
     ]
-    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    return f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""

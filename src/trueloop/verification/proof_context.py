@@ -26,7 +26,7 @@ from trueloop.verification.proof_target import ProofTarget
 from trueloop.verification.rng_state import seed_all
 
 DEFAULT_LR = 1e-3
-"""Learning rate of the default optimizer, Adam: its own default."""
+"""Learning rate of the default optimizer, Adam; it is also Adam's default."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,17 +39,17 @@ class TrainingCopy:
     optimizer: torch.optim.Optimizer
 
     def mean_loss(self, batch: Any) -> Tensor:
-        """Return the mean loss over a batch, 0-d, with its graph."""
+        """Return the mean loss over a batch as a 0-d tensor with its autograd graph."""
         return mean_loss(self.loss, self.model, batch)
 
     def measure_loss(self, batch: Any) -> float:
-        """Return the mean loss over a batch as a number; the seed fixes the dropout."""
+        """Return the mean loss over a batch as a number; the target's seed makes dropout repeatable."""
         seed_all(self.target.seed)
         with torch.no_grad():
             return float(self.mean_loss(batch))
 
     def update(self, batches: list[Any]) -> None:
-        """Make one update, by the user's step function if there is one."""
+        """Make one update from micro-batches, with the user's step function if there is one."""
         if self.target.step is not None:
             self.target.step(self.model, self.optimizer, batches)
             return
@@ -63,8 +63,8 @@ class ProofContext:
     """Creates copies of a target.
 
     Args:
-        target: target of the user.
-        clock: returns seconds, for proofs that measure time.
+        target: the user's target.
+        clock: function that returns seconds, for proofs that measure time.
 
     Raises:
         InvalidModel: the model function does not return a module.
@@ -77,12 +77,12 @@ class ProofContext:
         _check_initialized(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
-        self._cached_batches: list[Any] = []  # read once for all proofs: every iteration of a loader starts its workers
+        self._cached_batches: list[Any] = []  # read once: every iteration over a loader starts its workers
         self._exhausted = False
 
     @property
     def loaders(self) -> list[Any]:
-        """Existing loaders of the target."""
+        """The target's training and validation loaders, as far as they exist."""
         return [each for each in (self.target.loader, self.target.val) if each is not None]
 
     def make_model(self) -> nn.Module:
@@ -101,10 +101,10 @@ class ProofContext:
         return model
 
     def training_copy(self) -> TrainingCopy:
-        """Return a copy in train mode; submodules that the user set to eval mode stay so."""
+        """Return a copy in train mode; submodules that the user set to eval mode stay in eval mode."""
         optimizer = self.target.optimizer
         loss = self.target.loss if isinstance(self.target.loss, nn.Module) else None
-        model, loss, made = self._copy_objects(
+        model, loss, copied_optimizer = self._copy_objects(
             loss, optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         )
         if not model.training:
@@ -113,21 +113,21 @@ class ProofContext:
             target=self.target,
             model=model,
             loss=self.target.loss if loss is None else loss,
-            optimizer=made or _make_optimizer(optimizer, model),
+            optimizer=copied_optimizer or _make_optimizer(optimizer, model),
         )
 
     def _copy_objects(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
         if optimizer is not None:
             _check_optimizer_matches(self.original, optimizer)
         try:
-            # In one call, so that the copied optimizer holds the copied parameters.
+            # One call copies all three, so that the copied optimizer refers to the copied parameters.
             copied = copy.deepcopy((self.original, loss, optimizer))
         except (RuntimeError, TypeError) as error:
             if isinstance(self.target.model, nn.Module):
                 raise InvalidModel(
                     f"The model cannot be copied: {error}",
                     why="A proof works on copies so that your model stays unchanged.",
-                    fix="Give a function that creates the model instead.",
+                    fix="Pass a function that creates the model instead.",
                 ) from error
             if optimizer is not None:
                 raise
@@ -139,18 +139,18 @@ class ProofContext:
 
     @property
     def batch(self) -> Any:
-        """Batch of the target, copied to the model's device.
+        """The target's batch, or the first batch of its loader, copied to the model's device.
 
         Raises:
-            NotApplicable: there is none.
+            NotApplicable: the target has neither a batch nor a loader.
         """
         return self.batches(1)[0]
 
     def batches(self, limit: int) -> list[Any]:
-        """Return the first batches of the loader, or the target's batch.
+        """Return up to ``limit`` first batches of the loader, or the target's only batch.
 
         Raises:
-            NotApplicable: there is neither.
+            NotApplicable: the target has neither a batch nor a loader.
             InvalidData: the loader is empty.
         """
         if self.target.batch is not None and (limit == 1 or self.target.loader is None):
@@ -165,10 +165,10 @@ class ProofContext:
         return [clone_batch(batch) for batch in self._cached_batches[:limit]]
 
     def iter_batches(self, limit: int) -> Iterator[Any]:
-        """Yield the first batches one by one.
+        """Yield the target's batch or, without one, up to ``limit`` first batches of the loader.
 
         Raises:
-            NotApplicable: there is neither a batch nor a loader.
+            NotApplicable: the target has neither a batch nor a loader.
         """
         if self.target.batch is not None or self.target.loader is None:
             yield from self.batches(1)
@@ -182,10 +182,10 @@ class ProofContext:
             yield move_batch(clone_batch(batch), self.device)
 
     def first_samples(self, limit: int, *, minimum: int = 1) -> Any:
-        """Return the first samples of the batch.
+        """Return a batch with up to ``limit`` first samples of the target's batch.
 
         Raises:
-            NotApplicable: it has fewer than ``minimum``.
+            NotApplicable: the batch has fewer than ``minimum`` samples.
         """
         batch = self.batch
         samples = batch_size(batch)
@@ -197,13 +197,13 @@ class ProofContext:
         """Return the first samples of the batch and the model's call for them, with one row per sample.
 
         Raises:
-            NotApplicable: the rows are not the samples, as with sequence-first inputs.
+            NotApplicable: the rows of the arguments are not samples, as with sequence-first inputs.
         """
         batch = self.first_samples(limit, minimum=minimum)
         call = self.call(model, batch)
         samples = batch_size(batch)
         if samples > minimum and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
-            samples -= 1  # or rows and columns could not be distinguished
+            samples -= 1  # makes rows distinguishable from columns, which have the same number
             batch = select_samples(batch, slice(0, samples))
             call = self.call(model, batch)
         if batch_size(call.tree) != samples:
@@ -232,8 +232,8 @@ def _check_optimizer_matches(model: nn.Module, optimizer: torch.optim.Optimizer)
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise InvalidConfig(
             "The optimizer holds no parameter of the model.",
-            why="It was created for another instance.",
-            fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
+            why="The optimizer was created for another instance of the model.",
+            fix="Pass a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
         )
 
 
@@ -241,15 +241,14 @@ def _make_optimizer(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if optimizer is None:
         if not trainable:
-            return torch.optim.SGD(
-                [torch.zeros(1, requires_grad=True)]
-            )  # nothing to train: proofs of the model still work
+            # Nothing can be trained, but proofs of the model still work.
+            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         return torch.optim.Adam(trainable, lr=DEFAULT_LR)
     kind = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
-    made: Any = optimizer(trainable) if isinstance(kind, type) else optimizer(model)
-    if not isinstance(made, torch.optim.Optimizer):
+    result: Any = optimizer(trainable) if isinstance(kind, type) else optimizer(model)
+    if not isinstance(result, torch.optim.Optimizer):
         raise InvalidConfig(
-            f"optimizer returned {type(cast('object', made)).__name__}, not an optimizer.",
-            fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
+            f"optimizer returned {type(cast('object', result)).__name__}, not an optimizer.",
+            fix="Pass a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
         )
-    return made
+    return result

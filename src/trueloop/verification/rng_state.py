@@ -37,23 +37,25 @@ def restore_rng_state(state: tuple[Any, ...]) -> None:
 
 @contextmanager
 def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
-    """Restore every random generator afterwards.
+    """Restore every random generator when the context ends.
 
     Args:
-        loaders: loaders whose generators are also restored.
+        loaders: loaders whose generators are restored as well.
     """
     state = capture_rng_state()
-    own = [(generator, generator.get_state()) for loader in loaders for generator in _loader_generators(loader)]
+    loader_states = [
+        (generator, generator.get_state()) for loader in loaders for generator in _loader_generators(loader)
+    ]
     try:
         yield
     finally:
         restore_rng_state(state)
-        for generator, before in own:
+        for generator, before in loader_states:
             generator.set_state(before)
 
 
 def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
-    """Seed the loaders' own generators like a new process."""
+    """Seed the loaders' own generators, which are new in a new process."""
     for loader in loaders:
         for generator in _loader_generators(loader):
             generator.manual_seed(seed)
@@ -61,5 +63,5 @@ def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
 
 def _loader_generators(loader: Any) -> list[torch.Generator]:
     sampler = getattr(loader, "sampler", None)
-    found = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    generators = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
+    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())

@@ -40,7 +40,7 @@ def test_each_formula_gives_its_number(made: Plan):
     for row in rows(made):
         if row.formula.startswith("=") and row.key not in ("batch_bytes", "examples_per_process"):
             assert format_number(int(worked_out(row.formula))) == row.value, row
-        assert row.says.endswith(".")
+        assert row.explanation.endswith(".")
 
 
 @given(plans())

@@ -62,7 +62,7 @@ def test_the_best_checkpoint_before_the_target_is_copied(made):
     rolled = roll_back(source, "6")
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
     assert [each.update for each in folder.checkpoints()] == [4, 6]
-    assert rolled.notes == ["The journal does not record the settings of the command: add those you passed then."]
+    assert rolled.notes == ["The journal does not record the settings of the command: add the settings of the old run."]
     shutil.rmtree(source / "checkpoints" / "update-000000004")
     assert "of update 4, is missing" in roll_back(source, "6").notes[0]
 
@@ -101,7 +101,7 @@ def test_a_run_without_a_usable_checkpoint_is_refused(made):
     data = bytearray((path / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (path / "model.safetensors").write_bytes(data)
-    with pytest.raises(CheckpointError, match="not what was saved") as caught:
+    with pytest.raises(CheckpointError, match="content differs from what was saved") as caught:
         roll_back(source, "last")
     assert "model.safetensors does not match its checksum" in caught.value.why
     assert [path.name for path in made.root.iterdir()] == ["a"]
@@ -110,7 +110,7 @@ def test_a_run_without_a_usable_checkpoint_is_refused(made):
 def test_the_journal_must_reach_the_checkpoint(made):
     source = made.run("a", losses=(0.5, 0.3))
     made.save(source, 6)
-    with pytest.raises(RunFolderError, match="ends at update 4, its checkpoint at 6"):
+    with pytest.raises(RunFolderError, match="ends at update 4, but its checkpoint is of update 6"):
         roll_back(source, "last")
     assert [path.name for path in made.root.iterdir()] == ["a"]
 

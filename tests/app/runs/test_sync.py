@@ -72,7 +72,7 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
     [
         ([], None, InvalidConfig, "No store is given"),
         ([], "", InvalidConfig, "TRUELOOP_STORE"),
-        ([], "nonsense", InvalidConfig, "of no known kind"),
+        ([], "nonsense", InvalidConfig, "is unknown"),
         (["digitz-1"], "sqlite", RunFolderError, "digits-1"),
         (["digits"], "sqlite", RunFolderError, "matches 2 runs"),
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),

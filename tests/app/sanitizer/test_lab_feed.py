@@ -113,7 +113,7 @@ def test_the_program_runs_without_a_writable_folder(
     assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True)) == 0
     out, err = capsys.readouterr()
     assert out
-    assert "the lab gets no data of this run" in err
+    assert "the lab receives no data of this run" in err
 
 
 def test_a_lab_that_cannot_be_started_is_reported(

@@ -49,7 +49,7 @@ def test_a_closed_stream_is_no_error():
 def test_an_internal_error_is_printed_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "trueloop.reporting.text", None)
     assert text(REPORT, base=Path()).startswith(
-        "trueloop: 1 error: no optimizer made a step (its report could not be printed: "
+        "trueloop: 1 error: no optimizer made a step (the report could not be printed: "
     )
 
 

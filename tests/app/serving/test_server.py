@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys
     ):
         words = line.split()
         assert main(["serve", str(made_artifacts.folder()), *words]) != 0
-        assert "These limits cannot work" in capsys.readouterr().err
+        assert "These limits are impossible" in capsys.readouterr().err
     assert main(["serve", str(made_artifacts.folder()), "--host", "no such host"]) == 1
     assert "of 'no such host' cannot be used" in capsys.readouterr().err
     for threads in ("0", "-3", "99999999999"):

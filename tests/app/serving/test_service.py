@@ -273,7 +273,7 @@ def test_a_model_that_takes_too_long_is_not_waited_for(serving, made_artifacts):
     with serving(slow, timeout_s=0.3) as server:
         slow.let.clear()
         reply = server.predict({"inputs": [1, 2, 3]})
-        assert (reply.status, reply.told["what"]) == (503, "This took more than 0.3 s.")
+        assert (reply.status, reply.told["what"]) == (503, "The prediction took more than 0.3 s.")
         slow.let.set()
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 

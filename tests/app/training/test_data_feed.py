@@ -140,7 +140,7 @@ def test_shards_are_shuffled_or_sequential():
     ours.objective = watch
     ours.fit(shards(), sampler="sequential")
     assert torch.equal(torch.cat(drawn), Y)
-    with pytest.raises(InvalidConfig, match="cannot draw from shards"):
+    with pytest.raises(InvalidConfig, match="cannot be used with shards"):
         trainer().fit(shards(), sampler="weighted", labels=Y)
     with pytest.raises(InvalidConfig, match="accumulate is 2"):
         trainer().fit(shards(), accumulate=2)

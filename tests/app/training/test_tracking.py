@@ -102,5 +102,5 @@ def test_a_store_without_a_run_folder_is_refused(monkeypatch):
     validate_store("tensorboard:tb", "runs/run")
     with pytest.raises(InvalidConfig, match="store is tensorboard:tb, but there is no run folder"):
         validate_store("tensorboard:tb", None)
-    with pytest.raises(InvalidConfig, match="of no known kind"):
+    with pytest.raises(InvalidConfig, match="is unknown"):
         validate_store("nonsense", "runs/run")

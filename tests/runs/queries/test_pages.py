@@ -74,7 +74,7 @@ def test_a_page_lists_the_differences(made, tmp_path):
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
     metrics = compare_metrics([one, other], metric_modes([one, other]))
-    save_html(histories, path, differences=find_differences([one, other]), measured=metrics)
+    save_html(histories, path, differences=find_differences([one, other]), metrics=metrics)
     page = Tags(path.read_text())
     assert [tag for tag, _ in page.seen].count("svg") == len(run_panels(histories)) == 5
     assert "2 runs side by side" in page.text
@@ -87,7 +87,7 @@ def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
     hostile, path = made_runs_module.HOSTILE, tmp_path / "page.html"
     histories = {hostile: read_journal(made.hostile()), "b": read_journal(made.run("b"))}
     differ = find_differences(list(histories.values()))
-    save_html(histories, path, differences=differ, measured=compare_metrics(list(histories.values()), {}))
+    save_html(histories, path, differences=differ, metrics=compare_metrics(list(histories.values()), {}))
     page = Tags(path.read_text())
     assert not {"script", "img"} & {tag for tag, _ in page.seen}
     assert "<script>alert(1)</script>" in page.text

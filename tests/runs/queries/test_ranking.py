@@ -55,7 +55,7 @@ def test_an_unknown_mode_must_be_passed(made):
         ],
     )
     runs = load_overviews(made.root)
-    with pytest.raises(InvalidConfig, match="'val/thing' .* whether lower or higher is better") as caught:
+    with pytest.raises(InvalidConfig, match="'val/thing' .* whether lower or higher values are better") as caught:
         require_mode("val/thing", runs)
     assert caught.value.fix == "Pass --mode min or --mode max."
     with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'. Did you mean 'val/thing'"):

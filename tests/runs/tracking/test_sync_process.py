@@ -270,4 +270,4 @@ def test_a_password_is_in_no_command_line_and_no_message(tracked, new_run):
 def test_an_invalid_address_is_reported(tmp_path):
     messages, _ = start(tmp_path, "nonsense").communicate(timeout=60)
     assert json.loads(messages)["event"] == "failed"
-    assert "of no known kind" in json.loads(messages)["message"]
+    assert "is unknown" in json.loads(messages)["message"]

@@ -50,12 +50,12 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("", "of no known kind"),
-        ("mlflow", "of no known kind"),
+        ("", "is unknown"),
+        ("mlflow", "is unknown"),
         ("sqllite", "Did you mean sqlite?"),
         ("postgre://h/d", "Did you mean postgresql?"),
-        ("mysql://h/d", "of no known kind"),
-        ("runs/mlflow.db", "of no known kind"),
+        ("mysql://h/d", "is unknown"),
+        ("runs/mlflow.db", "is unknown"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "in memory"),

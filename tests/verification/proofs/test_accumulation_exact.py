@@ -66,7 +66,7 @@ def test_a_sum_divided_once_holds(holds, subject):
 def test_what_is_not_divided_is_found_with_its_factor(broken, subject):
     evidence = broken(NAME, **subject, step=undivided)
     assert evidence.numbers["times"] == pytest.approx(4, rel=1e-6)
-    assert "its length is 4.00 times" in evidence.message
+    assert "its norm is 4.00 times" in evidence.message
 
 
 def test_a_mean_of_means_is_found_by_the_short_last_one(broken, subject):

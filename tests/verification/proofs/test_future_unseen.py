@@ -40,7 +40,7 @@ def test_a_masked_decoder_holds(holds, decoder, tokens, token_loss):
 
 def test_a_decoder_without_a_mask_is_found(broken, decoder, tokens, token_loss):
     evidence = broken(NAME, model=decoder(is_causal=False), loss=token_loss, batch=tokens)
-    assert "position 0 changes with position 1" in evidence.message
+    assert "position 0 changes with the input at position 1" in evidence.message
 
 
 def test_a_mask_that_is_one_too_wide_is_found(broken, decoder, tokens, token_loss):

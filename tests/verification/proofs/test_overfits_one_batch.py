@@ -23,7 +23,7 @@ def test_an_input_that_does_not_arrive_is_found(broken, classes):
     evidence = broken(
         NAME, model=Blind(8, 3), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST, options={"updates": 200}
     )
-    assert "the input does not seem to reach the output" in evidence.message
+    assert "the input seems not to reach the output" in evidence.message
     assert evidence.numbers["updates"] == 200
 
 
@@ -84,7 +84,7 @@ def test_an_optimizer_that_is_only_slow_is_remarked(holds, classes, net):
     evidence = holds(
         NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=slow, options={"updates": 150}
     )
-    assert "by Adam at a rate of 0.01" in evidence.notes[0]
+    assert "with Adam at a learning rate of 0.01" in evidence.notes[0]
 
 
 def test_a_loss_whose_floor_is_not_known_is_no_alarm(idle, broken):

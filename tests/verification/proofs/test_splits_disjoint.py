@@ -68,4 +68,4 @@ def test_what_was_not_read_is_told(holds):
     train, val = DataLoader(data(), 8), DataLoader(data(seed=1), 8)
     evidence = holds(NAME, model=nn.Linear(4, 2), loader=train, val=val, options={"samples": 10})
     assert evidence.numbers["train"] == 10
-    assert "not read completely" in evidence.notes[0]
+    assert "only up to the limits" in evidence.notes[0]

@@ -1,1 +1,1 @@
-"""`trueloop explain` without its command line: from a printed error to its explanation."""
+"""`trueloop explain` without its command line: parses printed errors and explains them."""

@@ -12,10 +12,10 @@ from trueloop.failures.pytorch_error import KnownError, RaisedError, RecentEvent
 from trueloop.failures.warning_search import find_failures_in_warnings
 
 ROLE_ORDER: Final = ("raised", "worker", "cause", "context")
-"""Order of errors: the one that ended the program first, one that was being handled at the time last."""
-MIN_WORD_OVERLAP: Final = 0.5  # share of the words of a known message
-MAX_NEAREST: Final = 3  # nearest errors listed
-MAX_LINES_WITHOUT_ERROR: Final = 100  # lines of a text without errors that are compared with known messages
+"""Order of errors by role: the error that ended the program is first, an error that was being handled is last."""
+MIN_WORD_OVERLAP: Final = 0.5  # share of a known message's words that a similar message contains
+MAX_NEAREST: Final = 3  # number of similar errors to list
+MAX_LINES_WITHOUT_ERROR: Final = 100  # number of last lines to compare with known messages if no error is found
 MAX_MESSAGE_LENGTH: Final = 2000  # characters of a message
 _CODE: Final = re.compile(r"\b[A-Z]{3}\d{3}\b")
 _RERAISED: Final = re.compile(r"Caught \w+ in ")  # by PyTorch, from a worker or a replica
@@ -33,13 +33,13 @@ class MatchedError:
     entry: KnownError
     error: ErrorText
     location: SourceLocation | None
-    """Innermost user line."""
+    """Innermost line of the user's code; None = unknown."""
     meaning: str
-    """Meaning of the error; "" = the traceback says too little, and the page lists the possibilities."""
+    """Meaning of the error; "" = the traceback is not enough to decide; the error's page lists the possibilities."""
     fix: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the error ready for JSON."""
+        """Return the error as a JSON-ready dictionary."""
         return {
             "kind": self.kind,
             "title": self.entry.title,
@@ -60,20 +60,21 @@ class Explanation:
 
     errors: Sequence[MatchedError]
     failures: Sequence[Entry]
-    """Silent failures named by code, or behind a PyTorch warning."""
+    """Silent failures that the text names by code, or that a PyTorch warning in the text indicates."""
     trueloop_errors: Sequence[ErrorText]
-    """Errors raised by trueloop, whose messages say what to do."""
+    """Errors that trueloop raised; their own messages explain what to do."""
     unknown: Sequence[ErrorText]
+    """Errors that the catalogue does not explain."""
     nearest: Sequence[str]
-    """Kinds of known errors whose messages resemble the unknown ones."""
+    """Kinds of known errors whose messages resemble the unknown errors."""
 
     @property
     def has_known_errors(self) -> bool:
-        """Whether the text contains anything known."""
+        """True if the text contains a known error or failure."""
         return bool(self.errors or self.failures or self.trueloop_errors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the explanation ready for JSON; unknown lines without an error type are omitted."""
+        """Return the explanation as a JSON-ready dictionary, without unknown lines that have no error type."""
         return {
             "errors": [matched.to_json() for matched in self.errors],
             "failures": [{"code": each.code, "slug": each.slug, "fix": each.failure.fix} for each in self.failures],
@@ -148,16 +149,16 @@ def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError |
 
 
 def _user_location(error: ErrorText) -> SourceLocation | None:
-    """Return the innermost user line; a worker or thread may have none."""
+    """Return the innermost line of the user's code; None if the traceback has none, as in a worker or thread."""
     return next((location for location in reversed(error.frames) if not _LIBRARY_PATH.search(location.path)), None)
 
 
 def _messages_in(text: str) -> Iterator[ErrorText]:
-    """Yield known messages anywhere in the text: in a log line, or printed by PyTorch before it aborts."""
+    """Yield known messages from anywhere in the text, such as a log line or PyTorch's output before it aborts."""
     for entry in known_errors().values():
         for pattern in entry.message_patterns:
-            for found in re.finditer(pattern, text):
-                rest = text[found.start() :].partition("\n\n")[0]
+            for match in re.finditer(pattern, text):
+                rest = text[match.start() :].partition("\n\n")[0]
                 yield ErrorText(type="", message=rest[:MAX_MESSAGE_LENGTH].strip())
 
 

@@ -1,4 +1,4 @@
-"""Parses errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or many ranks."""
+"""Parses errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or several ranks."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -48,9 +48,10 @@ class ErrorText:
     frames: tuple[SourceLocation, ...] = ()
     """Frames of the traceback, outermost first."""
     role: ErrorRole = "raised"
-    """Ended the program or a loader worker, caused the next error, or was being handled when the next was raised."""
+    """Role of the error: it ended the program ("raised") or a loader worker ("worker"), caused the next error
+    ("cause"), or was being handled when the next error was raised ("context")."""
     ranks: tuple[int, ...] = ()
-    """Ranks that printed it, if the lines name them."""
+    """Ranks that printed the error; empty if the lines do not name ranks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,21 +67,21 @@ class _Block:
 
 
 def parse_errors(text: str) -> list[ErrorText]:
-    """Return the errors in a text in the order they were printed; equal errors of several ranks once.
+    """Return the errors in a text in the order in which they were printed; equal errors of several ranks are merged.
 
     Args:
         text: the output of a program, a traceback, or its last line.
     """
-    found: dict[tuple[str, str, ErrorRole], ErrorText] = {}
+    errors: dict[tuple[str, str, ErrorRole], ErrorText] = {}
     for rank, lines in _split_by_rank(strip_terminal_codes(text).splitlines()).items():
         for block in _parse_blocks(lines):
             module, _, name = block.type.rpartition(".")
             message = "\n".join(block.message).strip()
             key = (name, message, block.role)
-            earlier = found.get(key)
+            earlier = errors.get(key)
             ranks = (*(earlier.ranks if earlier else ()), *(() if rank is None else (rank,)))
             frames = tuple(block.frames) or (earlier.frames if earlier else ())
-            found[key] = ErrorText(
+            errors[key] = ErrorText(
                 type=name,
                 module=module,
                 message=message,
@@ -88,30 +89,30 @@ def parse_errors(text: str) -> list[ErrorText]:
                 role=block.role,
                 ranks=tuple(dict.fromkeys(ranks)),
             )
-    return list(found.values())
+    return list(errors.values())
 
 
 def strip_terminal_codes(text: str) -> str:
-    """Remove colours, overwritten lines and the time stamps of log collectors."""
-    bare = _CONTROL.sub("", text).replace("\r\n", "\n")
-    return "\n".join(_TIME.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in bare.split("\n"))
+    """Remove colours, overwritten lines and the time stamps of log collectors from a text."""
+    plain = _CONTROL.sub("", text).replace("\r\n", "\n")
+    return "\n".join(_TIME.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in plain.split("\n"))
 
 
 def _split_by_rank(lines: Sequence[str]) -> dict[int | None, list[str]]:
-    """Group mixed lines by rank."""
+    """Group the mixed lines of several ranks by rank; None = the line names no rank."""
     tasks = any(_TASK.match(line) and _TRACEBACK_START.match(_TASK.sub("", line)) for line in lines)
     services = any(_SERVICE.match(line) and _TRACEBACK_START.match(_SERVICE.sub("", line)) for line in lines)
-    sorted_: dict[int | None, list[str]] = {}
+    by_rank: dict[int | None, list[str]] = {}
     for line in lines:
         bare = _SERVICE.sub("", line) if services else line
         prefix = _RANK.match(bare) or (_TASK.match(bare) if tasks else None)
         rank = int(prefix[1]) if prefix else None
-        sorted_.setdefault(rank, []).append(bare[prefix.end() :] if prefix else bare)
-    return sorted_
+        by_rank.setdefault(rank, []).append(bare[prefix.end() :] if prefix else bare)
+    return by_rank
 
 
 def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
-    """Split lines into errors. The line that links two errors belongs to the first."""
+    """Split lines into errors. A line that links two errors determines the role of the first error."""
     blocks: list[_Block] = []
     outer: list[SourceLocation] = []
     current: _Block | None = None
@@ -133,9 +134,9 @@ def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
             )
             outer = []
             blocks.append(current)
-        elif place := _PYTEST_LOCATION.match(bare):
-            frames = blocks[-1].frames if place["type"] and blocks else outer
-            frames.append(SourceLocation(place["path"], int(place["line"])))
+        elif location := _PYTEST_LOCATION.match(bare):
+            frames = blocks[-1].frames if location["type"] and blocks else outer
+            frames.append(SourceLocation(location["path"], int(location["line"])))
     for block in blocks:
         if block.type:
             block.role = "worker" if block.worker else block.role
@@ -152,8 +153,8 @@ def _join_wrapped_lines(lines: Sequence[str]) -> Iterator[str]:
         # rich wraps at spaces; only words longer than a line fill lines of their own.
         inner = [_BOXED.sub(r"\g<inner>", each) for each in part]
         text = "".join(f"{each.rstrip()} " if " " in each else each for each in inner).strip()
-        place = _IN_BOX.fullmatch(text)
-        yield from [f"│ {place['path']}:{place['line']} in {place['name']}"] if place else part
+        frame = _IN_BOX.fullmatch(text)
+        yield from [f"│ {frame['path']}:{frame['line']} in {frame['name']}"] if frame else part
         part = []
         yield line
 

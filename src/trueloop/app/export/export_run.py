@@ -1,4 +1,4 @@
-"""Exports the model of a run: checked on real samples of its recipe, written atomically to a folder."""
+"""Exports the model of a run to a folder, atomically, after checking it on real samples of its recipe."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from trueloop.recipes.recipe import Parts
 
 SIZES: Final = (8, 5, 3, *[1] * 16)
-"""Sizes of the compared batches: several, and enough batches of 1 to see which lengths differ."""
+"""Sizes of the compared batches; the many batches of one sample show which lengths differ between samples."""
 TEMPORARY_PREFIX: Final = ".exporting-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedRun:
-    """An artifact after it was written and verified."""
+    """An exported model that was written and verified."""
 
     folder: Path
     exported: ExportResult
     weights: str
-    """Source of the weights: "final", or a checkpoint."""
+    """Source of the weights: "final", or the name of a checkpoint."""
     notes: tuple[str, ...]
 
 
@@ -51,18 +51,18 @@ def export_run(
     """Export the trained model of a run, checked on its held-out data.
 
     Args:
-        source: trained model, in any mode; the mode is restored.
-        kind: the format.
-        out: a folder that is absent or empty; None = RUN/export/KIND, numbered if that exists.
-        dynamic_batch: any number of samples per batch; False = one.
+        source: the trained model in any mode, which is restored.
+        kind: format of the exported model.
+        out: folder that does not exist or is empty; None = RUN/export/KIND, with a number if that exists.
+        dynamic_batch: True to allow any number of samples per batch, False to allow only one.
         tolerance: see `Parity.tolerance`.
 
     Raises:
-        InvalidModel: it cannot be exported, or gives other outputs.
+        InvalidModel: the model cannot be exported, or the exported model gives other outputs.
         RunFolderError: the folder is not empty, or cannot be written.
     """
     model = source.parts.model
-    place = _choose_folder(source.weights.run, kind, out)
+    folder = _choose_folder(source.weights.run, kind, out)
     with eval_mode(model), preserve_generators():
         names, batches, outputs = capture_samples(source.parts)
         spec = ExportSpec(
@@ -74,32 +74,34 @@ def export_run(
             reading=source.parts.reading,
             answer=infer_answer(source.parts, outputs),
         )
-        hidden = place.with_name(f"{TEMPORARY_PREFIX}{place.name}-{secrets.token_hex(4)}")
+        staging = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}-{secrets.token_hex(4)}")
         try:
-            hidden.mkdir(parents=True)
-            exported = export(model, spec, hidden, _about(source))
-            for item in (*hidden.iterdir(), hidden):
+            staging.mkdir(parents=True)
+            exported = export(model, spec, staging, _about(source))
+            for item in (*staging.iterdir(), staging):
                 sync(item)
-            if place.exists():
-                place.rmdir()  # it is empty
-            hidden.rename(place)
-            sync(place.parent)
+            if folder.exists():
+                folder.rmdir()  # it is empty
+            staging.rename(folder)
+            sync(folder.parent)
         except OSError as error:
             raise RunFolderError(
-                f"{str(place)!r} cannot be written: {error.strerror or error}.", fix="Choose another folder (--out)."
+                f"{str(folder)!r} cannot be written: {error.strerror or error}.", fix="Choose another folder (--out)."
             ) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
-    open_artifact(place, expected=exported.digest)
+            shutil.rmtree(staging, ignore_errors=True)
+    open_artifact(folder, expected=exported.digest)
     notes = (*source.notes, *exported.notes)
-    return ExportedRun(folder=place, exported=exported, weights=source.weights.source, notes=notes)
+    return ExportedRun(folder=folder, exported=exported, weights=source.weights.source, notes=notes)
 
 
 def _choose_folder(run: Path, kind: Kind, out: Path | None) -> Path:
     if out is None:
         return next(path for path in numbered_names(run / "export" / kind) if not path.exists())
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise RunFolderError(f"{str(out)!r} already exists.", fix="Choose a folder that is absent or empty (--out).")
+        raise RunFolderError(
+            f"{str(out)!r} already exists.", fix="Choose an empty folder, or one that does not exist (--out)."
+        )
     return out
 
 
@@ -107,14 +109,14 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
     """Return the inputs that the objective passes to the model on held-out samples, and the model's outputs.
 
     Args:
-        parts: parts of a recipe, the model in eval mode.
+        parts: parts of a recipe, with the model in eval mode.
 
     Returns:
         The names of the inputs, the inputs of each batch, and each batch's first output.
 
     Raises:
-        InvalidData: there is no sample.
-        InvalidModel: the objective never calls the model, or passes something other than tensors.
+        InvalidData: the recipe has no sample.
+        InvalidModel: the objective never calls the model, or passes other values than tensors.
     """
     import torch
 
@@ -124,21 +126,21 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
     def record(module: nn.Module, args: Any, options: Any, output: Any) -> None:
         calls.append((bind_tensors(module, args, options), output))
 
-    found: list[tuple[dict[str, Tensor], Any]] = []
+    first_calls: list[tuple[dict[str, Tensor], Any]] = []
     handle = model.register_forward_hook(record, with_kwargs=True)
     try:
         with torch.no_grad():
             for batch in batches(parts):
                 calls.clear()
                 objective(model, batch)
-                found += calls[:1]  # only the first of several calls: the others belong to the objective
+                first_calls += calls[:1]  # later calls belong to the objective
     finally:
         handle.remove()
-    if not found:
+    if not first_calls:
         raise InvalidModel("The objective never calls the model itself.", fix="Call model(...) in it, not a submodule.")
-    names = tuple(found[0][0])
-    inputs = [tuple(given[name].detach().clone() for name in names) for given, _ in found]
-    return names, inputs, [next(iter(name_outputs(output).values())) for _, output in found]
+    names = tuple(first_calls[0][0])
+    inputs = [tuple(arguments[name].detach().clone() for name in names) for arguments, _ in first_calls]
+    return names, inputs, [next(iter(name_outputs(output).values())) for _, output in first_calls]
 
 
 def batches(parts: Parts) -> list[Any]:
@@ -152,17 +154,17 @@ def batches(parts: Parts) -> list[Any]:
     data: Any = next((each for each in (parts.test, parts.val, parts.train) if each is not None), ())
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
         collate_batch = parts.collate or collate
-        made: list[Any] = []
+        collated: list[Any] = []
         start = 0
         for size in SIZES:
-            chosen: list[Any] = [data[index] for index in range(start, min(start + size, len(data)))]
+            samples: list[Any] = [data[index] for index in range(start, min(start + size, len(data)))]
             start += size
-            made += [collate_batch(chosen)] if chosen else []
+            collated += [collate_batch(samples)] if samples else []
     else:
-        made = [batch for batch, _ in zip(data, range(4), strict=False)]
-    if not made:
-        raise InvalidData("The recipe has no sample to check the export on.", fix="Give it test, val or train data.")
-    return made
+        collated = [batch for batch, _ in zip(data, range(4), strict=False)]
+    if not collated:
+        raise InvalidData("The recipe has no sample to check the export on.", fix="Add test, val or train data to it.")
+    return collated
 
 
 def infer_answer(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
@@ -196,8 +198,8 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
         "summary": recipe.summary,
     }
     versions = {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"run": run, "model": parts, "versions": versions, "exported": made, "remarks": list(source.notes)}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"run": run, "model": parts, "versions": versions, "exported": now, "remarks": list(source.notes)}
 
 
 def describe_input_files(reading: Reading) -> str:

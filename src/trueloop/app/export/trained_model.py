@@ -33,10 +33,10 @@ class Weights:
 
     run: Path
     source: str
-    """"final", or the checkpoint's name."""
+    """Source of the weights: "final", or the name of a checkpoint."""
     tensors: Mapping[str, Tensor]
     update: int | None
-    """Update after which they were saved; None = unknown."""
+    """Update after which the weights were saved; None = unknown."""
     metrics: Mapping[str, float]
 
 
@@ -49,7 +49,7 @@ class TrainedModel:
     weights: Weights
     run_id: str
     notes: tuple[str, ...]
-    """Notes for people: the recipe's code has changed since training."""
+    """Remarks for the user, for example that the recipe's code has changed since training."""
 
 
 def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedModel:
@@ -57,8 +57,8 @@ def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedMod
 
     Args:
         word: a run, as for `trueloop runs show`, or the folder of one of its checkpoints.
-        root: folder of runs that are named without a path.
-        recipe: recipe it was trained with, if the journal does not name it: "path/to/recipe.py:build".
+        root: folder of the runs, for a run that is named without a path.
+        recipe: recipe of the run, if the journal does not name it: "path/to/recipe.py:build".
 
     Raises:
         RunFolderError: there is no such run.
@@ -66,21 +66,21 @@ def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedMod
         InvalidConfig: the recipe is unknown, or has changed.
         InvalidModel: the weights do not fit the model that the recipe builds.
     """
-    given = Path(word)
-    checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
+    path = Path(word)
+    checkpoint = path if FOLDER.fullmatch(path.name) and is_file(path / MANIFEST) else None
     run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
     history = read_journal(run)
     weights = _checkpoint_weights(run, checkpoint) if checkpoint else _run_weights(run, history)
-    made = _find_recipe(run, history.facts, recipe)
-    prepare_generators(made.train)
-    parts = made.assemble(made.options)
+    loaded_recipe = _find_recipe(run, history.facts, recipe)
+    prepare_generators(loaded_recipe.train)
+    parts = loaded_recipe.assemble(loaded_recipe.options)
     _load_weights(parts.model, weights)
     return TrainedModel(
-        recipe=made,
+        recipe=loaded_recipe,
         parts=replace(parts, model=parts.model.cpu()),
         weights=weights,
         run_id=read_run_id(run / "journal.jsonl") or "",
-        notes=_changed_sources(history.facts, made, parts.model),
+        notes=_changed_sources(history.facts, loaded_recipe, parts.model),
     )
 
 
@@ -96,7 +96,8 @@ def _run_weights(run: Path, history: History) -> Weights:
     newest = folder.best() or folder.latest()
     if newest is None:
         raise CheckpointError(
-            f"{run} has neither final weights nor a complete checkpoint.", fix="Train it further, or name another run."
+            f"{run} has neither final weights nor a complete checkpoint.",
+            fix="Train it further, or name another run.",
         )
     return _checkpoint_weights(run, newest.path)
 
@@ -119,21 +120,21 @@ def _checkpoint_weights(run: Path, path: Path) -> Weights:
     tensors = {**state["model"], **(state.get("average") or {})}  # the averaged weights are evaluated and exported
     if not all(isinstance(value, Tensor) for value in tensors.values()):
         raise CheckpointError(
-            f"{path} is sharded over several processes.",
-            fix=f"Let the run finish, or resume it: {run}/final/model.safetensors holds all weights.",
+            f"The checkpoint {path} is sharded over several processes.",
+            fix=f"Let the run finish, or resume it: {run}/final/model.safetensors will hold all weights.",
         )
     return Weights(run=run, source=path.name, tensors=tensors, update=about.update, metrics=about.metrics)
 
 
 def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
-    """Return the recipe of a run with the options it was trained with."""
+    """Return the recipe of a run, with the options that the run was trained with."""
     command = facts.get("command")
     spec = named or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")  # trueloop train SPEC
     if not spec:
         raise InvalidConfig(
             f"{run} does not record its recipe.",
             why="Weights alone do not define the model.",
-            fix="Name it: --recipe path/to/recipe.py:build, a function that returns a Recipe.",
+            fix="Name the recipe: --recipe path/to/recipe.py:build, a function that returns a Recipe.",
         )
     recipe = registry.load(spec)
     config, options = facts.get("config"), facts.get("options")
@@ -175,7 +176,7 @@ def _load_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def _changed_sources(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tuple[str, ...]:
-    """Describe the files of the recipe that changed since the run was trained."""
+    """Return a note that names the recipe's files that have changed since the run was trained, if there are any."""
     saved = facts.get("code")
     if not isinstance(saved, dict):
         return ()

@@ -60,10 +60,13 @@ class LintOptions:
 
 
 def lint(paths: Sequence[str], options: LintOptions) -> int:
-    """Lint files, print the findings and return the exit code: 0 clean, 1 findings, 2 some files were not checked.
+    """Lint files, print the findings and return the exit code.
+
+    Returns:
+        0 = no findings, 1 = findings, 2 = some files could not be checked.
 
     Raises:
-        InvalidConfig: a path that does not exist, a code that does not.
+        InvalidConfig: a path or a code does not exist.
     """
     base = Path.cwd()
     selection = select_failures(options.select, options.ignore, folder=base)
@@ -86,7 +89,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.baseline_keys)
         print(
-            f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).",
+            f"Wrote {format_count(count, 'finding')} to {options.write_baseline}, for --baseline.",
             file=sys.stderr,
         )
         return EXIT_NOT_JUDGED if summary.problems else 0
@@ -96,7 +99,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
 
 
 def active_rules(selection: FailureSelection) -> list[ActiveRule]:
-    """Return the rules to apply; style rules only if they are named."""
+    """Return the rules to apply; style rules are applied only if the selection names them."""
     return [
         ActiveRule(entry.failure, entry.slug, rule)
         for entry in selection.entries()
@@ -161,7 +164,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically, keeping its permissions; the target of a link is replaced.
 
     Raises:
-        InvalidConfig: the file may not be written.
+        InvalidConfig: the file cannot be written.
     """
     import tempfile
 

@@ -18,16 +18,17 @@ __all__ = ["Format", "LintSummary", "format_path", "print_results"]
 
 @dataclass(slots=True, kw_only=True)
 class LintSummary:
-    """Totals over all files."""
+    """Results of the linter over all files."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Files that could not be checked, with the reason."""
+    """Paths of the files that could not be checked, each with the reason."""
     unused_pragmas: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
-    """Locations and codes of comments that suppress nothing."""
+    """Location and codes of each suppression comment that suppresses no finding."""
     baseline_keys: list[Key] = field(default_factory=list[Key])
     """Keys of all findings for a baseline."""
     files: int = 0
+    """Number of linted files."""
     changed_files: int = 0
     """Number of files changed by fixes."""
     fixed_findings: int = 0
@@ -39,7 +40,7 @@ class LintSummary:
     """Number of findings that the baseline lists."""
 
     def report(self) -> Report:
-        """Return the totals as a report like that of a run."""
+        """Return the results as a report, which has the same form as the report of a run."""
         return Report(
             findings=tuple(self.findings),
             files=self.files,
@@ -60,11 +61,11 @@ def print_results(
     """Print the results.
 
     Args:
-        summary: totals over all files.
-        output_format: for people or for programs.
+        summary: the results.
+        output_format: the format.
         base: folder that paths are relative to.
-        statistics: whether to print the number of findings per failure instead of the findings.
-        quiet: whether to omit the summary.
+        statistics: True to print the number of findings per failure instead of the findings.
+        quiet: True to omit the summary.
         file: output stream; None = standard output.
     """
     out = sys.stdout if file is None else file
@@ -124,8 +125,8 @@ def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
             yield f"{words}."
     for location, codes in summary.unused_pragmas:
         pragma = f"ignore[{codes}]" if codes else "ignore"
-        place = f"{format_path(location.path, base)}:{location.line}"
-        yield f"{place}: `# trueloop: {pragma}` suppresses no finding of the linter."
+        path_and_line = f"{format_path(location.path, base)}:{location.line}"
+        yield f"{path_and_line}: `# trueloop: {pragma}` suppresses no finding of the linter."
 
 
 def _join_counts(parts: Iterable[tuple[int, str]]) -> str:

@@ -1,1 +1,1 @@
-"""The numbers of a planned run."""
+"""Computes and explains the numbers of a planned run."""

@@ -1,4 +1,4 @@
-"""The numbers of a plan as people read them: each with its formula and a sentence that says what it means."""
+"""Explains the numbers of a plan: each has its formula and a sentence about its meaning."""
 # ruff: noqa: RUF001  # × is meant
 
 from collections.abc import Iterator
@@ -13,67 +13,65 @@ class Row:
     """One number of a plan."""
 
     key: str
-    """The property of `Plan` that it is, or a name of its own."""
+    """Name of the property of `Plan` that the number is, or another unique name."""
     name: str
     value: str
     formula: str
-    """How it follows from the sizes, with their values: "= ceil(10000 / 32)"."""
-    says: str
-    """The same as a sentence."""
+    """How the number follows from the values of the sizes: "= ceil(10000 / 32)"."""
+    explanation: str
+    """Sentence that explains the number."""
     group: str
-    """"update", "epoch" or "run": what the number is a number of."""
+    """What the number describes: an "update", an "epoch" or the "run"."""
     inner: bool = False
-    """True where it belongs to the number above."""
+    """True if the number is a detail of the previous row's number."""
 
 
 def rows(plan: Plan) -> tuple[Row, ...]:
-    """Give every number of a plan, the same ones whatever the sizes, but for those that only some sizes have."""
-    return (*_of_an_update(plan), *_of_an_epoch(plan), *_of_windows(plan), *_of_processes(plan), *_of_the_run(plan))
+    """Return one row for each number of a plan; rows that do not apply to its sizes are missing."""
+    return (*_update_rows(plan), *_epoch_rows(plan), *_window_rows(plan), *_process_rows(plan), *_run_rows(plan))
 
 
 def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = None) -> tuple[Row, ...]:
-    """Work out what the sizes mean for a goal.
+    """Return what a plan means for a goal: the epochs for a number of updates, or the time of all updates.
 
     Args:
-        plan: the sizes.
-        updates: optimizer updates that the run should make.
-        update_ms: milliseconds that one update takes, as measured.
+        plan: the plan.
+        updates: number of updates that the run should make.
+        update_ms: measured milliseconds per update.
     """
-    found: list[Row] = []
+    goal_rows: list[Row] = []
     if updates is not None:
         per_epoch = format_number(plan.updates_per_epoch)
         epochs = -(-updates // plan.updates_per_epoch)
-        found.append(
+        goal_rows.append(
             Row(
                 key="epochs_for_updates",
                 name=f"epochs for {format_count(updates, 'update')}",
                 value=format_number(epochs),
                 formula=f"= ceil({format_number(updates)} / {per_epoch})",
-                says=f"At {format_count(plan.updates_per_epoch, 'update')} an epoch, "
-                f"{format_count(updates, 'update')} take "
-                f"{format_count(epochs, 'epoch')}.",
+                explanation=f"At {format_count(plan.updates_per_epoch, 'update')} per epoch, "
+                f"{format_count(updates, 'update')} take {format_count(epochs, 'epoch')}.",
                 group="run",
             )
         )
     if update_ms is not None:
         seconds = plan.updates * update_ms / 1000
-        found.append(
+        goal_rows.append(
             Row(
                 key="duration",
                 name="time for all updates",
                 value=format_duration(seconds),
                 formula=f"= {format_number(plan.updates)} × {update_ms:g} ms",
-                says=f"{format_count(plan.updates, 'update')} at {update_ms:g} ms each take "
-                f"{format_duration(seconds)}; evaluation "
-                "and saving come on top.",
+                explanation=f"{format_count(plan.updates, 'update')} of {update_ms:g} ms each take "
+                f"{format_duration(seconds)}, without evaluation and saving.",
                 group="run",
             )
         )
-    return tuple(found)
+    return tuple(goal_rows)
 
 
-def _each(plan: Plan) -> str:
-    """Write the examples of an iteration as a factor of a formula."""
+def _iteration_factor(plan: Plan) -> str:
+    """Return the number of examples in an iteration, as a factor in a formula."""
     return (
         format_number(plan.batch)
         if plan.processes == 1
@@ -81,7 +79,7 @@ def _each(plan: Plan) -> str:
     )
 
 
-def _of_an_update(plan: Plan) -> Iterator[Row]:
+def _update_rows(plan: Plan) -> Iterator[Row]:
     b, k, processes = format_number(plan.batch), format_number(plan.accumulate), format_count(plan.processes, "process")
     batches = f"{format_count(plan.accumulate, 'micro-batch')} of {format_count(plan.batch, 'example')}"
     yield Row(
@@ -89,9 +87,8 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
         name="effective batch",
         value=format_number(plan.effective_batch),
         formula=f"= {b} × {k} × {processes}",
-        says=f"The gradient of a full update is the mean over {format_count(plan.effective_batch, 'example')}: "
-        f"{batches}, "
-        f"on {'each of ' * (plan.processes > 1)}{processes}.",
+        explanation=f"The gradient of a full update is the mean over {format_count(plan.effective_batch, 'example')}: "
+        f"{batches} on {'each of ' * (plan.processes > 1)}{processes}.",
         group="update",
     )
     if plan.batch_bytes is not None:
@@ -100,28 +97,27 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
             name="memory of one batch",
             value=format_size(plan.batch_bytes),
             formula=f"= {b} × {plan.sample_bytes} bytes",
-            says=f"The inputs of one micro-batch take {format_size(plan.batch_bytes)} on each process, before any "
-            f"layer has "
-            "computed anything.",
+            explanation=f"The inputs of one micro-batch take {format_size(plan.batch_bytes)} on each process, without "
+            "the activations of the model.",
             group="update",
         )
 
 
-def _of_an_epoch(plan: Plan) -> Iterator[Row]:
+def _epoch_rows(plan: Plan) -> Iterator[Row]:
     n, iterations = format_number(plan.dataset), format_number(plan.iterations_per_epoch)
-    each, full = _each(plan), format_number(plan.iteration_examples)
+    each, full = _iteration_factor(plan), format_number(plan.iteration_examples)
     yield Row(
         key="iterations_per_epoch",
         name="iterations per epoch",
         value=iterations,
         formula=f"= {'floor' if plan.drop_last else 'ceil'}({n} / {each})",
-        says=f"One pass over {format_count(plan.dataset, 'example')} takes "
+        explanation=f"One pass over {format_count(plan.dataset, 'example')} takes "
         f"{format_count(plan.iterations_per_epoch, 'iteration')}"
-        f", each of {format_count(plan.iteration_examples, 'example')}"
+        f" of {format_count(plan.iteration_examples, 'example')} each"
         + (
-            ", the partial one at the end left out."
+            "; the partial last one is left out."
             if plan.never_seen_per_epoch
-            else " but the last."
+            else ", except the last one."
             if plan.partial_last_batch
             else "."
         ),
@@ -132,7 +128,7 @@ def _of_an_epoch(plan: Plan) -> Iterator[Row]:
         name="examples in the last",
         value=format_number(plan.last_batch),
         formula=f"of {full}",
-        says=f"The last iteration is {'partial' if plan.partial_last_batch else 'full'}: it holds "
+        explanation=f"The last iteration is {'partial' if plan.partial_last_batch else 'full'}: it has "
         f"{format_number(plan.last_batch)} of {format_count(plan.iteration_examples, 'example')}.",
         group="epoch",
         inner=True,
@@ -143,19 +139,19 @@ def _of_an_epoch(plan: Plan) -> Iterator[Row]:
             name="never seen per epoch",
             value=format_number(plan.never_seen_per_epoch),
             formula=f"= {n} - {iterations} × {each}",
-            says=f"drop_last leaves {format_count(plan.never_seen_per_epoch, 'example')} out of every epoch.",
+            explanation=f"drop_last leaves {format_count(plan.never_seen_per_epoch, 'example')} out of every epoch.",
             group="epoch",
         )
 
 
-def _of_windows(plan: Plan) -> Iterator[Row]:
+def _window_rows(plan: Plan) -> Iterator[Row]:
     iterations, k = format_number(plan.iterations_per_epoch), format_number(plan.accumulate)
     yield Row(
         key="updates_per_epoch",
         name="updates per epoch",
         value=format_number(plan.updates_per_epoch),
         formula=f"= ceil({iterations} / {k})",
-        says=f"{format_count(plan.iterations_per_epoch, 'iteration')} in windows of {k} make "
+        explanation=f"{format_count(plan.iterations_per_epoch, 'iteration')} in windows of {k} make "
         f"{format_count(plan.updates_per_epoch, 'update')}: a short window at the end is an update too.",
         group="epoch",
     )
@@ -164,7 +160,7 @@ def _of_windows(plan: Plan) -> Iterator[Row]:
         name="iterations in the last",
         value=format_number(plan.last_window),
         formula=f"of {k}",
-        says=f"The last window is {'short' if plan.short_last_window else 'whole'}: "
+        explanation=f"The last window is {'short' if plan.short_last_window else 'full'}: "
         f"{format_number(plan.last_window)} of "
         f"{format_count(plan.accumulate, 'iteration')}, {format_count(plan.last_window_examples, 'example')}.",
         group="epoch",
@@ -172,8 +168,8 @@ def _of_windows(plan: Plan) -> Iterator[Row]:
     )
 
 
-def _of_processes(plan: Plan) -> Iterator[Row]:
-    """What one of several processes sees of an epoch."""
+def _process_rows(plan: Plan) -> Iterator[Row]:
+    """Yield the rows about the share of each process in an epoch; none for a single process."""
     if plan.processes == 1:
         return
     p, n = format_number(plan.processes), format_number(plan.dataset)
@@ -184,7 +180,7 @@ def _of_processes(plan: Plan) -> Iterator[Row]:
         name="examples per process",
         value=format_number(most) if most == least else f"{format_number(least)} to {format_number(most)}",
         formula=f"= {format_number(plan.examples_per_epoch)} / {p}",
-        says=f"In an epoch each of the {p} processes draws "
+        explanation=f"In an epoch, each of the {p} processes reads "
         + (
             f"{format_count(most, 'example')}."
             if most == least
@@ -200,14 +196,14 @@ def _of_processes(plan: Plan) -> Iterator[Row]:
             name="repeated by torch",
             value=format_number(repeated),
             formula=f"= {format_number(shares)} × {p} - {n}",
-            says=f"PyTorch's DistributedSampler gives every process {format_count(shares, 'example')}: it repeats "
-            f"{format_count(repeated, 'example')} in every epoch. trueloop's own order repeats none.",
+            explanation=f"PyTorch's DistributedSampler gives every process {format_count(shares, 'example')}, so it "
+            f"repeats {format_count(repeated, 'example')} in every epoch. trueloop's order repeats none.",
             group="epoch",
             inner=True,
         )
 
 
-def _of_the_run(plan: Plan) -> Iterator[Row]:
+def _run_rows(plan: Plan) -> Iterator[Row]:
     epochs, processes = format_count(plan.epochs, "epoch"), format_count(plan.processes, "process")
     iterations, updates = format_count(plan.iterations, "iteration"), format_count(plan.updates, "update")
     yield Row(
@@ -215,7 +211,7 @@ def _of_the_run(plan: Plan) -> Iterator[Row]:
         name="iterations in all",
         value=format_number(plan.iterations),
         formula=f"= {format_number(plan.iterations_per_epoch)} × {epochs}",
-        says=f"The run has {iterations}: that often each process reads a micro-batch.",
+        explanation=f"The run has {iterations}; in each of them, every process reads one micro-batch.",
         group="run",
     )
     yield Row(
@@ -223,7 +219,7 @@ def _of_the_run(plan: Plan) -> Iterator[Row]:
         name="updates in all",
         value=format_number(plan.updates),
         formula=f"= {format_number(plan.updates_per_epoch)} × {epochs}",
-        says=f"The weights change {format_count(plan.updates, 'time')}.",
+        explanation=f"The weights change {format_count(plan.updates, 'time')}.",
         group="run",
     )
     yield Row(
@@ -231,7 +227,7 @@ def _of_the_run(plan: Plan) -> Iterator[Row]:
         name="scheduler ticks",
         value=format_number(plan.scheduler_ticks),
         formula="one per update",
-        says=f"A schedule of the learning rate spans {updates}, so that is its length.",
+        explanation=f"The learning rate schedule is stepped after each update, so its length is {updates}.",
         group="run",
     )
     yield Row(
@@ -239,14 +235,14 @@ def _of_the_run(plan: Plan) -> Iterator[Row]:
         name="forward passes",
         value=format_number(plan.forward_passes),
         formula=f"= {format_number(plan.iterations)} × {processes}",
-        says=f"The model is called {format_count(plan.forward_passes, 'time')}: once per iteration on every process.",
+        explanation=f"Every process calls the model once per iteration: {format_count(plan.forward_passes, 'time')}.",
         group="run",
     )
     yield Row(
         key="examples_seen",
         name="examples seen",
         value=format_number(plan.examples_seen),
-        formula=f"= {format_number(plan.examples_per_epoch)} × {epochs}, a forward pass each",
-        says=f"{format_count(plan.examples_seen, 'example')} go through the model, repeats in later epochs counted.",
+        formula=f"= {format_number(plan.examples_per_epoch)} × {epochs}",
+        explanation=f"{format_count(plan.examples_seen, 'example')} go through the model; each epoch counts again.",
         group="run",
     )

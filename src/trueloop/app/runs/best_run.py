@@ -1,4 +1,4 @@
-"""Find the best evaluation of all runs, and verify the checkpoint with its weights."""
+"""Find the best evaluation of all runs, and verify the checkpoint with the evaluated weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from trueloop.training.checkpoint.manifest import verify
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedCheckpoint:
-    """One evaluation, and the checkpoint with the weights it evaluated."""
+    """One evaluation, and the checkpoint with the evaluated weights."""
 
     run: Overview
     point: Point
     checkpoint: Path
     """Path of the checkpoint, which may be missing."""
     problem: str
-    """Why the checkpoint cannot be used: it is missing or damaged; empty if every byte was verified."""
+    """Why the checkpoint cannot be used, because it is missing or damaged; "" if every byte was verified."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `--json`."""
@@ -48,7 +48,7 @@ class BestRun:
     best: EvaluatedCheckpoint
     """The best of all evaluations."""
     alternative: EvaluatedCheckpoint | None
-    """The best evaluation with a usable checkpoint, if that of ``best`` is not usable; None if there is none."""
+    """If the checkpoint of ``best`` is not usable, the best evaluation with a usable checkpoint; else None."""
 
 
 def find_best(runs: Sequence[Overview], metric: str, mode: Mode) -> BestRun:
@@ -56,34 +56,34 @@ def find_best(runs: Sequence[Overview], metric: str, mode: Mode) -> BestRun:
 
     Args:
         runs: the runs to search.
-        metric: metric as in the journal: "val/loss".
-        mode: whether lower or higher values are better.
+        metric: name of the metric in the journal: "val/loss".
+        mode: "min" if lower values are better, "max" if higher values are better.
 
     Raises:
         InvalidConfig: no run has measured the metric.
 
-    Cost: reads the checkpoint; if it is not usable, also the journals of runs that may have the next best one.
+    Cost: reads the checkpoint and, if it is not usable, the journals of runs that may have the next best checkpoint.
     """
     order = rank_runs(runs, metric, mode)
     run, point = order[0]
-    answer = _check_checkpoint(run, point, _weights_update(run, point, metric))
-    offered = _find_alternative([each.run for each in order], metric, mode) if answer.problem else None
-    if offered and offered.point.value == point.value:  # equally good, and usable
-        answer, offered = offered, None
-    return BestRun(metric=metric, mode=mode, best=answer, alternative=offered)
+    best = _check_checkpoint(run, point, _weights_update(run, point, metric))
+    alternative = _find_alternative([each.run for each in order], metric, mode) if best.problem else None
+    if alternative and alternative.point.value == point.value:  # equally good, and usable
+        best, alternative = alternative, None
+    return BestRun(metric=metric, mode=mode, best=best, alternative=alternative)
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """List the complete checkpoints of a run, oldest first; read-only, even while the run is training.
+    """List the complete checkpoints of a run, oldest first, without changing them, even while the run is training.
 
     Raises:
-        NewerSchemaError: a newer trueloop wrote one of them.
+        NewerSchemaError: a newer trueloop wrote a checkpoint.
     """
     return CheckpointFolder(run_dir / "checkpoints", writing=False).checkpoints()
 
 
 def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
-    """Return the best evaluation with a usable checkpoint; stops when no remaining run can be better."""
+    """Return the best evaluation with a usable checkpoint; the search stops when no remaining run can be better."""
     sign, found = (1 if mode == "min" else -1), None
     for run in runs:
         bound = run.best(metric, mode)
@@ -109,17 +109,18 @@ def _best_usable(run: Overview, metric: str, mode: Mode) -> EvaluatedCheckpoint 
 
 
 def _weights_update(run: Overview, point: Point, metric: str, history: History | None = None) -> int:
-    """Return the update of the weights that an evaluation measured.
+    """Return the update after which the evaluated weights were saved.
 
-    The test set is evaluated with the final weights, which are older if the run ends with its best weights.
+    The test set is evaluated with the final weights, which are from an earlier update if the run ends with the best
+    weights.
     """
     if not metric.startswith("test/"):
         return point.update
     history = history or read_journal(run.path)
     config: Any = history.facts.get("config")
-    ships = config.get("checkpoint") if isinstance(config, dict) else None
-    last = isinstance(ships, dict) and ships.get("final") == "last"
-    return point.update if last or history.best is None else history.best.update
+    checkpoint = config.get("checkpoint") if isinstance(config, dict) else None
+    ends_with_last = isinstance(checkpoint, dict) and checkpoint.get("final") == "last"
+    return point.update if ends_with_last or history.best is None else history.best.update
 
 
 def _check_checkpoint(run: Overview, point: Point, update: int) -> EvaluatedCheckpoint:

@@ -1,8 +1,8 @@
-"""Remove checkpoints beyond the best, runs without a result, and leftovers from a folder of runs.
+"""Remove all but the best checkpoints, runs without a result, and leftovers from a folder of runs.
 
-Never removed: the best checkpoint by any metric that a run monitored, the last checkpoint of a run, a run that is
-training or whose state is unknown, and files that trueloop did not write. Items are renamed first, or removed before
-the journal, so that an interrupted removal leaves a smaller but valid run.
+Never removed are the best checkpoint by any metric that a run monitored, the last checkpoint of a run, a run that is
+training or whose state is unknown, and files that trueloop did not write. An interrupted removal leaves a smaller but
+valid run: items are renamed before they are removed, or removed before the journal.
 """
 
 import math
@@ -31,14 +31,14 @@ class CleanupOptions:
     """What to remove."""
 
     keep_best: int | None = None
-    """Checkpoints to keep per run and monitored metric, in addition to the last; None = keep all."""
+    """Number of best checkpoints to keep per run and monitored metric, besides the last; None = keep all."""
     unfinished: bool = False
-    """Whether to remove unfinished runs without a checkpoint to resume from."""
+    """True = remove unfinished runs without a checkpoint to resume from."""
     older_than_days: float = 0.0
-    """Minimum age of the last journal write, in days, of the runs to clean up."""
+    """Days since the last write to the journal before a run may be cleaned up."""
 
     def check(self) -> None:
-        """Refuse options that would remove the best checkpoint, or nothing.
+        """Refuse options that would remove the best checkpoint, or that select nothing.
 
         Raises:
             InvalidConfig: an option is invalid.
@@ -55,7 +55,7 @@ class CleanupOptions:
                 fix="Keep 1 or more.",
             )
         if not 0 <= self.older_than_days < math.inf:
-            raise InvalidConfig(f"--older-than is {self.older_than_days}.", fix="Give a number of days.")
+            raise InvalidConfig(f"--older-than is {self.older_than_days}.", fix="Pass a number of days.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,11 @@ class CleanupItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPlan:
-    """Items to remove, and runs that are skipped, by path with the reason."""
+    """Items to remove, and runs to skip."""
 
     items: Sequence[CleanupItem]
     skipped: Sequence[tuple[Path, str]]
+    """Paths of the skipped runs, each with the reason."""
 
 
 def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
@@ -88,7 +89,7 @@ def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) 
         root: folder of the runs, which may contain leftovers of killed rollbacks.
         options: validated options.
 
-    Cost: reads the manifests of all checkpoints of these runs, and the journals of runs with removable ones.
+    Cost: reads the manifests of all checkpoints of these runs, and the journals of runs with several checkpoints.
     """
     items: list[CleanupItem] = []
     skipped: list[tuple[Path, str]] = []
@@ -104,12 +105,12 @@ def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) 
             skipped.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
     for path in _leftover_rollbacks(root):
         if _is_old(path, options):
-            items.append(_make_item("leftover", path, "of an interrupted rollback"))
+            items.append(_make_item("leftover", path, "left by an interrupted rollback"))
     return CleanupPlan(items=items, skipped=skipped)
 
 
 def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
-    """Remove the items of `plan_cleanup`; each run is locked and checked again before.
+    """Remove the items of `plan_cleanup`; each run is locked and checked again before its items are removed.
 
     Returns:
         The removed items and the skipped runs.
@@ -117,8 +118,8 @@ def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> C
     removed: list[CleanupItem] = []
     skipped: list[tuple[Path, str]] = []
     plan = plan_cleanup(runs, root, options)
-    touched = {item.path if item.kind == "run" else item.path.parent.parent for item in plan.items}
-    for run in (run for run in runs if run.path in touched):
+    affected = {item.path if item.kind == "run" else item.path.parent.parent for item in plan.items}
+    for run in (run for run in runs if run.path in affected):
         try:
             with RunFolder(run.path).lock():
                 for item in _removable_items(read_overview(run.path), options):
@@ -141,7 +142,7 @@ def _is_old(path: Path, options: CleanupOptions) -> bool:
 
 
 def _reason_to_skip(run: Overview) -> str:
-    """Return why a run must be skipped; empty if it need not be."""
+    """Return why a run must be skipped; "" if it can be cleaned up."""
     training = is_training(run.path)
     if training is not False:
         return "a process is training in it" if training else "whether a process is training in it is unknown"
@@ -161,7 +162,7 @@ def _removable_items(run: Overview, options: CleanupOptions) -> Iterator[Cleanup
         return
     if (run.path / "checkpoints").is_dir():
         for path in folder.leftovers():
-            yield _make_item("leftover", path, "of an interrupted save or removal")
+            yield _make_item("leftover", path, "left by an interrupted save or removal")
     if options.keep_best is not None and len(checkpoints) > 1:
         keep = _updates_to_keep(run, checkpoints, options.keep_best)
         for checkpoint in checkpoints:
@@ -170,7 +171,7 @@ def _removable_items(run: Overview, options: CleanupOptions) -> Iterator[Cleanup
 
 
 def _reason_to_remove(run: Overview) -> str:
-    """Return why a run without a checkpoint may be removed; empty if it finished or can still be resumed."""
+    """Return why a run without a checkpoint may be removed; "" if it finished or can still be resumed."""
     end = run.record.get("end", "")
     if end in ("finished", "early_stop", "damaged") or (run.path / "final").exists():
         return ""
@@ -180,14 +181,14 @@ def _reason_to_remove(run: Overview) -> str:
 
 
 def _has_mirror(run: Overview) -> bool:
-    """Return whether the run has a mirror, from which it can be resumed without a local checkpoint."""
+    """Return True if the run has a mirror, from which it can be resumed without a local checkpoint."""
     config: Any = read_journal(run.path).facts.get("config")
     checkpoint: Any = config.get("checkpoint") if isinstance(config, dict) else None
     return bool(checkpoint.get("mirror")) if isinstance(checkpoint, dict) else False
 
 
 def _updates_to_keep(run: Overview, checkpoints: Sequence[Checkpoint], best: int) -> set[int]:
-    """Return the updates of the checkpoints to keep: the last, and the best by each metric ever monitored."""
+    """Return the updates of the checkpoints to keep: the last one, and the best ones by each monitored metric."""
     history = read_journal(run.path)
     keep = {checkpoints[-1].update}
     existing = {checkpoint.update for checkpoint in checkpoints}
@@ -237,12 +238,12 @@ def _remove_item(item: CleanupItem) -> None:
 
 
 def _remove_run(path: Path) -> None:
-    """Remove the files of a run, the journal last, and its folder if nothing else is in it."""
-    for own in (path / name for name in reversed(RUN_FILES)):
-        if own.is_dir() and not own.is_symlink():
-            shutil.rmtree(own)
+    """Remove the files of a run, with the journal last, and its folder if it contains no other file."""
+    for item in (path / name for name in reversed(RUN_FILES)):
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
         else:
-            own.unlink(missing_ok=True)
+            item.unlink(missing_ok=True)
     if [entry.name for entry in path.iterdir()] == [".lock"]:
         (path / ".lock").unlink()
-        path.rmdir()  # fails if another process has started a run in it meanwhile
+        path.rmdir()  # fails if another process has started a run in this folder meanwhile

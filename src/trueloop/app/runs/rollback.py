@@ -1,4 +1,4 @@
-"""Roll back a run: create a new run from one of its checkpoints and its history before it; the source is unchanged."""
+"""Roll back a run: create a new run from a checkpoint and the history up to it, without changing the old run."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from trueloop.training.checkpoint.durable_files import sync
 from trueloop.training.checkpoint.manifest import verify
 
 STAGING_NAME = re.compile(r"\.rolling-back-[0-9a-f]{8}")
-"""Name of the temporary folder of a rollback, which only a killed rollback leaves behind."""
+"""Pattern of the name of a rollback's temporary folder, which remains only if the rollback was killed."""
 _MAX_COPY_ATTEMPTS = 3  # a training run may remove the checkpoint that is being copied
 _TIMESTAMP_SUFFIX = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 
@@ -37,27 +37,28 @@ class RollbackResult:
     checkpoint: Checkpoint
     """The checkpoint in the new run."""
     source: Path
+    """Folder of the old run."""
     command: Sequence[str]
-    """The command that resumes the new run; empty if the journal does not record how the source was started."""
+    """The command that resumes the new run; empty if the journal does not record how the old run was started."""
     notes: Sequence[str]
-    """What the user should know before resuming."""
+    """Remarks that the user should read before resuming the run."""
 
 
 def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RollbackResult:
     """Create a run folder that starts from a checkpoint of another run, which is only read.
 
-    The checkpoint is copied and verified byte by byte; so is the best checkpoint before it, whose weights may become
-    the final ones. The folder is created under a hidden name and renamed when it is complete.
+    The checkpoint and the best earlier checkpoint, whose weights may become the final weights, are copied and verified
+    byte by byte. The new folder is created under a hidden name and renamed when it is complete.
 
     Args:
-        source: run folder; it may be training.
-        to: "best", by the monitored metric; "last"; or the number of an update.
-        run_dir: folder of the new run, absent or empty; None = a new name next to the source.
+        source: folder of the old run, which may be training.
+        to: "best" by the monitored metric, "last", or the number of an update.
+        run_dir: folder of the new run, which must not exist or be empty; None = a new name next to the old run.
 
     Raises:
-        InvalidConfig: ``to`` is none of these.
+        InvalidConfig: ``to`` has another value.
         RunFolderError: the journal cannot be read, or the new folder cannot be created.
-        CheckpointError: the checkpoint does not exist, or it is damaged; the message lists the available ones.
+        CheckpointError: the checkpoint does not exist or is damaged; the message lists the available checkpoints.
     """
     require_readable(read_overview(source))
     history = read_journal(source)
@@ -67,7 +68,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RollbackRes
         final_dir.parent.mkdir(parents=True, exist_ok=True)
         with RunFolder(staging).lock():
             target, notes = _copy_checkpoints(source, history, to, staging)
-            history = read_journal(source)  # a training run has progressed at least to what was copied
+            history = read_journal(source)  # a training run has progressed up to the copied checkpoint
             new_id = _write_journal(source, staging, final_dir, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", staging / "config.json")
@@ -98,14 +99,14 @@ def _require_empty(run_dir: Path) -> Path:
 
 
 def _default_run_dir(source: Path) -> Path:
-    """Return a path next to the source, with its name and the current time."""
+    """Return a path next to the old run, with its name and the current time."""
     resolved = source.resolve()
     parent = resolved.parent if source.name in ("", ".", "..") else source.parent
     return parent / f"{_TIMESTAMP_SUFFIX.sub('', resolved.name)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 def _publish(staging: Path, final_dir: Path, *, generated: bool) -> Path:
-    """Rename the complete folder to its final name; if a generated name was taken meanwhile, use the next one."""
+    """Rename the complete folder to its final name; if a generated name exists meanwhile, use the next free name."""
     for path in numbered_names(final_dir) if generated else [final_dir]:
         try:
             path.mkdir(exist_ok=not generated)  # reserves the name
@@ -118,7 +119,7 @@ def _publish(staging: Path, final_dir: Path, *, generated: bool) -> Path:
 
 
 def _copy_checkpoints(source: Path, history: History, to: str, staging: Path) -> tuple[Checkpoint, list[str]]:
-    """Copy the checkpoints that the new run needs; retry if the source removed one meanwhile."""
+    """Copy the checkpoints that the new run needs; retry if the old run removed one of them meanwhile."""
     metric, mode = monitored_metric(history.facts)
     folder = CheckpointFolder(source / "checkpoints", metric=metric, mode=mode, writing=False)
     for attempt in range(1, _MAX_COPY_ATTEMPTS + 1):
@@ -157,7 +158,7 @@ def _find_checkpoint(folder: CheckpointFolder, history: History, to: str) -> Che
 
 
 def _best_checkpoint(folder: CheckpointFolder, history: History, available: dict[int, Checkpoint]) -> Checkpoint:
-    """Return the checkpoint of the best evaluation; never silently the best of the remaining ones."""
+    """Return the checkpoint of the best evaluation; if it is missing, raise an error, even if others exist."""
     metric, mode = monitored_metric(history.facts)
     points = rank_points(history, metric, mode)
     if not points:
@@ -178,7 +179,7 @@ def _best_checkpoint(folder: CheckpointFolder, history: History, available: dict
 
 
 def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, into: Path) -> list[str]:
-    """Copy the best checkpoint before the target as well, for the final weights; return a note if it is missing."""
+    """Copy the best checkpoint before the target, for the final weights; return a note if it is missing."""
     metric, mode = monitored_metric(history.facts)
     before = [point for point in rank_points(history, metric, mode) if point.update <= target.update]
     if not before or before[0].update == target.update:
@@ -186,7 +187,7 @@ def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, i
     best = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}.get(before[0].update)
     if best is None:
         note = (
-            f"The best checkpoint up to there, of update {before[0].update}, is missing: unless the new run improves "
+            f"The best earlier checkpoint, of update {before[0].update}, is missing: if the new run does not improve "
             "on it, its final weights will differ from those of the old run."
         )
         return [note]
@@ -205,7 +206,7 @@ def _copy_checkpoint(checkpoint: Checkpoint, into: Path) -> None:
         verify(copy)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{checkpoint.path} cannot be used: its copy is not what was saved.", why=error.what, fix=error.fix
+            f"{checkpoint.path} cannot be used: its content differs from what was saved.", why=error.what, fix=error.fix
         ) from error
     for item in (*copy.iterdir(), copy, into):
         sync(item)
@@ -218,7 +219,7 @@ def _write_journal(source: Path, staging: Path, final_dir: Path, update: int) ->
     copied = read_journal(staging)
     if copied.last_update != update:
         raise RunFolderError(
-            f"The journal of {source} ends at update {copied.last_update}, its checkpoint at {update}.",
+            f"The journal of {source} ends at update {copied.last_update}, but its checkpoint is of update {update}.",
             why="The new run would have a gap in its history.",
             fix="Choose another checkpoint, with --to.",
         )
@@ -228,7 +229,7 @@ def _write_journal(source: Path, staging: Path, final_dir: Path, update: int) ->
 
 
 def _resume_command(history: History, final_dir: Path) -> tuple[list[str], list[str]]:
-    """Return the command that resumes the new run, derived from that of the old one, and notes about it."""
+    """Return the command that resumes the new run, derived from the command of the old run, and notes about it."""
     notes: list[str] = []
     recorded = history.facts.get("command")
     recipe = history.facts.get("recipe")
@@ -236,13 +237,13 @@ def _resume_command(history: History, final_dir: Path) -> tuple[list[str], list[
         command = [str(word) for word in cast("list[Any]", recorded)]
     elif isinstance(recipe, str):
         command = ["trueloop", "train", recipe]
-        notes.append("The journal does not record the settings of the command: add those you passed then.")
+        notes.append("The journal does not record the settings of the command: add the settings of the old run.")
     else:
         return [], ["The run was started from Python: call the same Trainer with this run_dir to resume it."]
     for flag in ("--run-dir", "--checkpoint.mirror"):
         if flag in command:
-            at = command.index(flag)
-            del command[at : at + 2]
+            index = command.index(flag)
+            del command[index : index + 2]
     command[3:3] = ["--run-dir", str(final_dir)]
     if _has_mirror(history):
         command += ["--checkpoint.mirror", "none"]

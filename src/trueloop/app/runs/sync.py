@@ -1,4 +1,4 @@
-"""Sync runs to a store afterwards, each separately, so that a damaged journal does not block the others."""
+"""Sync finished runs to a store one by one, so that a damaged journal does not prevent the sync of the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ class SyncedRun:
     store: str
     """Address of the store, without secrets."""
     result: SyncResult | None
-    """What was synced; None if the sync failed."""
+    """Result of the sync; None if the sync failed."""
     problem: str = ""
-    """Why the sync failed."""
+    """Why the sync failed; "" if it did not."""
 
 
 def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: bool) -> Iterator[SyncedRun]:
     """Sync runs to a store, one after the other.
 
     Args:
-        words: runs, as for `find_run`; empty = all runs below the root.
+        words: runs as for `find_run`; empty = all runs in the root.
         root: folder of the runs.
         store: address of the store.
-        rewrite: delete each run in the store and write it from scratch.
+        rewrite: True to delete each run in the store and write it from scratch.
 
     Raises:
-        InvalidConfig: there is no address, or it is invalid.
+        InvalidConfig: the address is missing or invalid.
         MissingExtra: the package for this kind of store is not installed.
         RunFolderError: there is no such run.
         StoreUnavailable: the store does not answer; the remaining runs are not tried.

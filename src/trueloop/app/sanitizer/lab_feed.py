@@ -20,17 +20,17 @@ from trueloop.sanitizer.launch import LaunchResult
 from trueloop.sanitizer.run_program import ProgramCommand
 from trueloop.version import __version__
 
-MAX_COMMAND: Final = 400  # characters of a command line that are sent
+MAX_COMMAND: Final = 400  # number of characters of a command line to send
 
 
 class LiveFeed:
-    """The live feed of one program; its errors are only reported as problems.
+    """The live feed of one program; errors while writing it are reported as problems and never raised.
 
     Args:
-        program: what is about to run.
-        environment: determines the folder of feeds.
+        program: the program that is about to run.
+        environment: environment variables, which determine the folder of feeds.
         base: the working directory, for relative paths.
-        rank: rank of this process, if there are several.
+        rank: rank of this process; None for a single process.
 
     Raises:
         OSError: the feed cannot be written.
@@ -50,7 +50,7 @@ class LiveFeed:
         }
         self.audience = LiveWriter(live_folder(environment), about, rank=rank)
         self.problem = ""
-        """The reason why the feed ended early, in words."""
+        """Why the feed ended early; "" if it did not."""
 
     @property
     def name(self) -> str:
@@ -72,18 +72,18 @@ class LiveFeed:
         Args:
             report: report of this process.
             code: exit code.
-            nothing: the reason why there is no report; "" if there is one.
+            nothing: why there is no report; "" if there is a report.
         """
         error = report.error
         record: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
         try:
             record["error_excerpts"] = self._excerpts(error) if error else []
             self.audience.write_end(report.updates, code, record)
-        except (OSError, ValueError) as fault:
-            self._on_write_error(fault)
+        except (OSError, ValueError) as write_error:
+            self._on_write_error(write_error)
 
     def _on_write_error(self, error: Exception) -> None:
-        self.problem = f"the lab gets no more data of this run: {error}"
+        self.problem = f"the lab receives no more data of this run: {error}"
 
     def _excerpts(self, finding: Finding | ExplainedError) -> list[dict[str, Any]]:
         return [
@@ -106,32 +106,32 @@ class LiveFeed:
 
 
 class LabSession:
-    """The connection of a run to the lab; the program also runs without a lab, or if no feed can be written.
+    """The connection of a run to the lab; the program runs even if there is no lab or no feed can be written.
 
     Args:
         feed: the live feed; None if it cannot be written.
-        where: the address of its page, or why there is none, for people.
-        trouble: problems so far, for the report.
+        notice: message to the user with the address of the run's page, or why there is none.
+        problems: problems so far, for the report.
     """
 
-    def __init__(self, feed: LiveFeed | None, where: str, problems: tuple[str, ...] = ()) -> None:
-        self._feed, self.where, self._problems = feed, where, problems
+    def __init__(self, feed: LiveFeed | None, notice: str, problems: tuple[str, ...] = ()) -> None:
+        self._feed, self.notice, self._problems = feed, notice, problems
         self.audience = feed and feed.audience
 
     @classmethod
     def open(
         cls, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, group: RankReports | None
     ) -> LabSession:
-        """Start the feed, and find the lab or start one without waiting for it.
+        """Start the feed, and find a running lab or start one without waiting for it.
 
         Raises:
-            MissingExtra: a lab has to be started, and its packages are not installed.
+            MissingExtra: no lab is running, and the packages for starting one are not installed.
         """
         try:
             feed = LiveFeed(program, environment, base=base, rank=group and group.rank)
         except OSError as error:
-            words = f"the lab gets no data of this run: {error}"
-            return cls(None, words, (words,))
+            problem = f"the lab receives no data of this run: {error}"
+            return cls(None, problem, (problem,))
         if group is not None and group.local:
             return cls(feed, "")
         try:
@@ -146,14 +146,14 @@ class LabSession:
         return (*self._problems, *filter(None, [self._feed.problem if self._feed else ""]))
 
     def also_to_lab(self, print_finding: Callable[[Finding], None]) -> Callable[[Finding], None]:
-        """Return a function that also sends findings to the lab."""
+        """Return a function that prints a finding and sends it to the lab."""
 
-        def both(finding: Finding) -> None:
+        def print_and_send(finding: Finding) -> None:
             print_finding(finding)
             if self._feed is not None:
                 self._feed.on_finding(finding)
 
-        return both
+        return print_and_send
 
     def end(self, result: LaunchResult) -> None:
         """Send the end of the program."""

@@ -12,7 +12,7 @@ from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.formatting import to_single_line
 from trueloop.reporting.summary import format_path
 
-MAX_FINDINGS: Final = 10  # findings that are printed; the report has all of them
+MAX_FINDINGS: Final = 10  # number of findings to print; the report has all of them
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
 
@@ -20,8 +20,8 @@ class LiveFindings:
     """Prints errors and warnings, each code once per line of the program.
 
     Args:
-        base: folder for relative paths.
-        rank: rank of this process, if there are several.
+        base: folder that paths are relative to.
+        rank: rank of this process; None for a single process.
     """
 
     def __init__(self, base: Path, *, rank: int | None = None) -> None:
@@ -30,7 +30,7 @@ class LiveFindings:
         self._original = sys.stderr
 
     def print_finding(self, finding: Finding) -> None:
-        """Print one finding; never raises, and does nothing without a stream."""
+        """Print one finding; does nothing if standard error is missing or closed, and never raises."""
         key = (finding.code, finding.location)
         if finding.severity == Severity.NOTE or key in self._printed or len(self._printed) > MAX_FINDINGS:
             return
@@ -69,7 +69,7 @@ class LiveFindings:
                 stream.flush()
             else:
                 bars.write(line.rstrip("\n"), file=stream)
-        except (OSError, ValueError):  # closed or removed; the report has all findings
+        except (OSError, ValueError):  # the stream is closed; the report has all findings
             return
 
     def _stream(self) -> Any:
@@ -79,6 +79,6 @@ class LiveFindings:
 
 
 def _progress_bars() -> Any:
-    """Return tqdm's class if one of its bars is visible, to write lines above it; else None."""
+    """Return tqdm's class if one of its bars is visible, so that lines can be printed above the bar; else None."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
     return bars if getattr(bars, "_instances", None) else None

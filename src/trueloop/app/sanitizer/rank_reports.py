@@ -1,7 +1,7 @@
 """Merges the reports of several processes under torchrun into one.
 
-They exchange files in a temporary folder, never a collective: ranks end at different times, and some do not end at all.
-Each machine has its own report, printed by its first rank.
+The processes exchange files in a temporary folder. They do not use collectives, because ranks end at different times,
+and some never end. Each machine has its own report, which its first rank prints.
 """
 
 import json
@@ -20,23 +20,23 @@ from trueloop.core.findings import Report
 from trueloop.reporting.json_report import from_json, to_json
 from trueloop.reporting.merge import merge_reports
 
-REPORT_TIMEOUT_S: Final = 60.0  # the first rank waits for the others, if it did not fail
-FAILURE_TIMEOUT_S: Final = 3.0  # wait after a failure, so that torchrun notices it soon
+REPORT_TIMEOUT_S: Final = 60.0  # the first rank's wait for the reports of others, if it did not fail
+FAILURE_TIMEOUT_S: Final = 3.0  # wait after a failure; it is short so that torchrun notices the failure soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReports:
-    """The processes of one run on this machine, from the view of one of them."""
+    """The exchange of reports between the processes of one run on this machine, for one of these processes."""
 
     rank: int
     local: int
-    """Local rank on this machine."""
+    """Rank of this process among the processes on this machine, from 0."""
     size: int
     """Number of processes on this machine."""
     folder: Path
 
     def write_marker(self) -> None:
-        """Write the pid of this process, and remove files of an earlier run."""
+        """Write the pid of this process to the folder, and remove this process's files of an earlier run."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if self.folder.stat().st_uid != getattr(os, "getuid", lambda: 0)():
             raise PermissionError(f"{self.folder} belongs to another user.")
@@ -45,13 +45,13 @@ class RankReports:
         self._write_file(f"{self.local}.pid", str(os.getpid()))
 
     def merged_report(self, own: Report, *, failed: bool, print_report: Callable[[Report], None]) -> None:
-        """Print the merged report of all ranks, on the first rank; pass this rank's report to it.
+        """On the first rank, print the merged report of all ranks; on other ranks, send the report to the first rank.
 
         Args:
             own: the report of this process.
-            failed: this process ended with an error. A failed rank prints its own report if the first one cannot:
-                torchrun kills the ranks that still train.
-            print_report: prints a report; called at most once on a machine, by the first rank or the first that failed.
+            failed: True if this process ended with an error. A failed rank prints its own report if the first rank
+                cannot, because torchrun kills the ranks that are still training.
+            print_report: function that prints a report; it is called at most once per machine.
         """
         if self.local == 0:
             others = self._collect_others(FAILURE_TIMEOUT_S if failed else REPORT_TIMEOUT_S)
@@ -60,7 +60,9 @@ class RankReports:
                 merge_reports({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others}))
             )
             self._write_file("printed", "")
-            if not failed:  # otherwise another rank may still read it; the next run with this key cleans up
+            if (
+                not failed
+            ):  # after a failure another rank may still read the folder; the next run with this key cleans up
                 shutil.rmtree(self.folder, ignore_errors=True)
             return
         self._write_file(f"{self.local}.json", json.dumps([self.rank, to_json(own)]))
@@ -72,21 +74,21 @@ class RankReports:
 
     def _collect_others(self, timeout_s: float) -> dict[int, Report]:
         missing = set(range(1, self.size))
-        found: dict[int, Report] = {}
+        reports: dict[int, Report] = {}
 
         def complete() -> bool:
             for local in sorted(missing):
-                dead = not self._is_alive(local)  # checked before reading the file, which may be written last
+                done = not self._is_alive(local)  # checked first: a process writes its file before it ends
                 with suppress(OSError):
-                    rank, packed = json.loads((self.folder / f"{local}.json").read_text())
-                    found[rank] = from_json(packed)
-                    dead = True
-                if dead:
+                    rank, report = json.loads((self.folder / f"{local}.json").read_text())
+                    reports[rank] = from_json(report)
+                    done = True
+                if done:
                     missing.remove(local)
             return not missing
 
         self._wait_until(complete, timeout_s)
-        return found
+        return reports
 
     def _is_alive(self, local: int) -> bool:
         try:
@@ -120,7 +122,10 @@ class RankReports:
 
 
 def rank_reports(environment: Mapping[str, str]) -> RankReports | None:
-    """Return this process's place from torchrun's variables; None = single process on the machine, or no torchrun."""
+    """Return the exchange of reports for this process, from torchrun's variables.
+
+    The result is None without torchrun, and if this is the only process on the machine.
+    """
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     numbers = [environment.get(name, "") for name in names]
     if not all(number.isdigit() for number in numbers) or int(numbers[2]) < 2:

@@ -19,10 +19,10 @@ from trueloop.reporting.summary import headline
 
 
 def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
-    """Print a report on standard error, or to a file; a closed stream is no error.
+    """Print a report on standard error, or to a file; nothing is printed to a closed stream.
 
-    If printing fails by an internal error, the verdict and that error are printed instead, since this runs at the end
-    of the user's program.
+    If printing fails by an internal error, only the headline and that error are printed: no exception may reach the
+    user's program, at whose end this runs.
     """
     console = Console(file=file or sys.stderr, highlight=False)
     try:
@@ -30,9 +30,9 @@ def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> Non
             from trueloop.reporting.text import print_report
 
             print_report(report, console, base=base)
-        except (AttributeError, ImportError, LookupError, TypeError) as fault:
+        except (AttributeError, ImportError, LookupError, TypeError) as error:
             console.print(
-                Text(f"trueloop: {headline(report)} (its report could not be printed: {type(fault).__name__}: {fault})")
+                Text(f"trueloop: {headline(report)} (the report could not be printed: {type(error).__name__}: {error})")
             )
     except (OSError, ValueError):  # the terminal or pipe is closed
         return
@@ -54,17 +54,17 @@ def page(report: Report, *, base: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """Paths to write a report to; None = not written."""
+    """Paths of the files that a report is written to; None = the file is not written."""
 
     json: Path | None = None
     html: Path | None = None
     sarif: Path | None = None
 
     def checked_paths(self) -> ReportFiles:
-        """Return the absolute paths, as the program may change its working directory.
+        """Return the absolute paths, because the program may change its working directory.
 
         Raises:
-            InvalidConfig: a path is not writable, which is checked before a run of hours.
+            InvalidConfig: a path is not writable; it is better to know this before a run of hours.
         """
         return ReportFiles(
             json=self.json and check_writable(self.json, "report"),
@@ -77,7 +77,7 @@ class ReportFiles:
 
         Args:
             report: the report of a run.
-            base: folder for relative paths in HTML and SARIF; JSON has absolute ones.
+            base: folder that paths in HTML and SARIF are relative to; JSON has absolute paths.
 
         Raises:
             RunFolderError: the disk is full, or the folder was removed.

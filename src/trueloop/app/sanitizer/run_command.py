@@ -52,9 +52,9 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
     """Run a program under the sanitizer, print its report, and return the exit code.
 
     Raises:
-        InvalidConfig: an option is invalid; before the program starts.
-        MissingExtra: packages for the lab are not installed; before the program starts.
-        RunFolderError: a file could not be written at the end, after the report was printed.
+        InvalidConfig: an option is invalid; raised before the program starts.
+        MissingExtra: packages for the lab are not installed; raised before the program starts.
+        RunFolderError: a file could not be written; raised at the end, after the report was printed.
     """
     base = Path.cwd()
     files = ReportFiles(json=options.json, html=options.html, sarif=options.sarif).checked_paths()
@@ -62,7 +62,7 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
     group, problems = _join_group(rank_reports(os.environ))
     lab = _open_lab(program, base, group) if options.lab else None
     if lab is not None and not (options.quiet or (group is not None and group.local)):
-        _print_line(lab.where)
+        _print_line(lab.notice)
     print_finding = _finding_printer(base, group, options)
     result = launch(
         program,
@@ -104,7 +104,7 @@ def _open_lab(program: ProgramCommand, base: Path, group: RankReports | None) ->
 
 
 def _join_group(group: RankReports | None) -> tuple[RankReports | None, tuple[str, ...]]:
-    """Join the other ranks; if that fails, each rank prints its own report."""
+    """Join the other ranks to merge the reports; return None and the problem if this fails."""
     try:
         if group is not None:
             group.write_marker()
@@ -129,14 +129,14 @@ def _print_report(result: LaunchResult, report: Report, base: Path) -> None:
         print_page(report, base=base)
 
 
-def _print_line(words: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"trueloop: {words}"))
+def _print_line(message: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"trueloop: {message}"))
 
 
 def _flush() -> None:
-    """Flush the program's output, so that it comes before the report."""
+    """Flush the program's output, so that it appears before the report."""
     try:
-        if sys.stdout is not None:  # it was closed when Python started
+        if sys.stdout is not None:  # None if it was closed when Python started
             sys.stdout.flush()
     except (OSError, ValueError):  # the pipe is closed, or the program has closed it
         return

@@ -1,4 +1,4 @@
-"""`trueloop.watch`: watches a stretch of a program for silent failures."""
+"""`trueloop.watch`: watches a program, or a block of it, for silent failures."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def watch(
 ) -> WatchSession:
     """Watch this program for silent failures, from now on.
 
-    As a context manager it watches the block: ``with trueloop.watch() as report: ...``, and ``report`` has the
+    As a context manager, ``with trueloop.watch() as report: ...``, it watches the block, and ``report`` has the
     findings. As a plain call, ``trueloop.watch(model, optimizer)``, it watches until the program ends, and then prints
-    its report on standard error. In both cases errors and warnings are printed there immediately.
+    a report on standard error. In both cases, errors and warnings are printed there immediately.
 
     Args:
-        parts: models, optimizers and loaders of the program, so that messages name them from the start. Other objects
-            are traced when they are used.
-        select: codes, families or slugs to watch for; none = all.
+        parts: models, optimizers and loaders of the program, so that messages can name them from the start. Other
+            objects are traced when they are used.
+        select: codes, families or slugs to watch for; empty = all.
         ignore: codes, families or slugs to ignore.
 
     Raises:
-        InvalidConfig: a part of another type, or a word that is not in the catalogue.
+        InvalidConfig: a part has another type, or a word is not in the catalogue.
     """
     folder = Path.cwd()
     return WatchSession(parts, select=select, ignore=ignore, folder=folder)
 
 
 class WatchSession:
-    """A watched stretch of the program, with its findings so far."""
+    """A period in which the program is watched, with the findings so far."""
 
     def __init__(self, parts: Iterable[Any], *, select: Iterable[str], ignore: Iterable[str], folder: Path) -> None:
         from trueloop.sanitizer.dispatch import WatchedFailure
@@ -74,7 +74,7 @@ class WatchSession:
 
     @property
     def report(self) -> Report:
-        """The report up to now."""
+        """The report of the findings so far."""
         return self._final_report or self._watch.report()
 
     @property

@@ -1,1 +1,1 @@
-"""An exported model behind HTTP: bounded, batched, measured, and stopped without losing what is in flight."""
+"""Serves an exported model over HTTP, with limits, batching and metrics; a stop finishes the requests in flight."""

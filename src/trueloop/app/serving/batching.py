@@ -38,11 +38,11 @@ class Batcher:
     """Batches requests.
 
     Args:
-        run: maps samples to outputs in the same order; called on one thread only.
+        run: function from samples to outputs in the same order; it is called on only one thread.
         max_batch: largest number of samples per batch.
-        delay_s: time that the first request of a batch waits for others.
-        max_waiting: samples that may wait; further requests are refused.
-        on_batch: called with the number of samples of each batch and the seconds it took.
+        delay_s: seconds that the first request of a batch waits for others.
+        max_waiting: largest number of waiting samples; further requests are refused.
+        on_batch: function that is called with the number of samples and the seconds of each batch.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Batcher:
         return self._waiting
 
     def submit(self, samples: Sequence[Sample]) -> Future[list[Outputs]]:
-        """Queue samples; cancelling the future before they run removes them.
+        """Queue samples and return a future of their outputs; cancelling it in time removes the samples.
 
         Raises:
             QueueFull: too many samples are waiting.
@@ -87,7 +87,7 @@ class Batcher:
         return job.done
 
     def stop(self) -> None:
-        """Answer all waiting requests, accept no more, and end the thread."""
+        """Answer all waiting requests, refuse further requests, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -108,8 +108,8 @@ class Batcher:
                 return []
             until_s = self._jobs[0].arrived_s + self._delay_s
             while self._waiting < self._max_batch and not self._stopping:
-                left_s = until_s - perf_counter()
-                if left_s <= 0 or not self._changed.wait(left_s):
+                remaining_s = until_s - perf_counter()
+                if remaining_s <= 0 or not self._changed.wait(remaining_s):
                     break
             batch, total = [self._jobs.popleft()], 0
             total = len(batch[0].samples)
@@ -128,14 +128,14 @@ class Batcher:
             if len(jobs) == 1:
                 jobs[0].done.set_exception(error)
                 return
-            for job in jobs:  # run each alone, so that only the failing request gets the error
+            for job in jobs:  # run each request alone, so that only the failing one gets the error
                 self._answer([job])
             return
-        except BaseException as error:  # noqa: BLE001 - a request must be answered, and the thread go on
+        except BaseException as error:  # noqa: BLE001 - every request must be answered, and the thread must continue
             for job in jobs:
                 job.done.set_exception(error)
             return
         self._on_batch(len(samples), perf_counter() - start_s)
-        given = iter(outputs)
+        remaining = iter(outputs)
         for job in jobs:
-            job.done.set_result([next(given) for _ in job.samples])
+            job.done.set_result([next(remaining) for _ in job.samples])

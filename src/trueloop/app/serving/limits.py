@@ -17,13 +17,13 @@ class Limits:
     max_batch: Count = 32
     """Largest number of samples per batch, and per request."""
     max_delay_ms: float = 2.0
-    """Time a request waits for others to join its batch."""
+    """Milliseconds that a request waits for others to join its batch."""
     max_waiting: Count = 256
-    """Samples that may wait; further requests are answered 503."""
+    """Largest number of waiting samples; further requests get status 503."""
     max_body_mib: float = 1.0
     """Largest request body in MiB."""
     timeout_s: float = 10.0
-    """Timeout for receiving a request, and for its response."""
+    """Seconds in which a request must arrive and be answered."""
 
     def __post_init__(self) -> None:
         """Validate the limits."""
@@ -31,7 +31,7 @@ class Limits:
         times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MAX_TIMEOUT_S
         if not counts or not times or not 0 < self.max_body_mib <= MAX_BODY_MIB:
             raise InvalidConfig(
-                f"These limits cannot work: {self}.",
-                fix="max_batch is at least 1, max_waiting at least max_batch, max_delay_ms below the timeout, which is "
-                f"at most {MAX_TIMEOUT_S} s; max_body_mib is above 0 and at most {MAX_BODY_MIB}.",
+                f"These limits are impossible: {self}.",
+                fix="max_batch must be at least 1, max_waiting at least max_batch, max_delay_ms below the timeout, "
+                f"timeout_s at most {MAX_TIMEOUT_S}, and max_body_mib above 0 and at most {MAX_BODY_MIB}.",
             )

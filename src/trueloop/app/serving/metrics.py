@@ -13,7 +13,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """Counts of values up to each bound."""
+    """Number of values up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -27,11 +27,11 @@ class Histogram:
 
     def lines(self, name: str) -> list[str]:
         """Return the cumulative buckets as Prometheus lines."""
-        total, found = 0, list[str]()
+        total, buckets = 0, list[str]()
         for bound, count in zip((*map(_format_number, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
-            found.append(f'{name}_bucket{{le="{bound}"}} {total}')
-        return [*found, f"{name}_sum {self._sum!r}", f"{name}_count {total}"]
+            buckets.append(f'{name}_bucket{{le="{bound}"}} {total}')
+        return [*buckets, f"{name}_sum {self._sum!r}", f"{name}_count {total}"]
 
 
 class Metrics:
@@ -39,7 +39,7 @@ class Metrics:
 
     Args:
         info: labels of `trueloop_model_info`.
-        gauges: name -> function that reads the current value.
+        gauges: functions that return the current value, by name.
     """
 
     def __init__(self, info: Mapping[str, str], gauges: Mapping[str, Callable[[], float]]) -> None:
@@ -50,7 +50,7 @@ class Metrics:
         self._batches, self._computing = Histogram(SAMPLES), Histogram(SECONDS)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Count a response; the time is recorded for predictions only."""
+        """Count a response; its time is recorded only for predictions."""
         with self._lock:
             self._requests[path if path in PATHS else "other", status] += 1
             if path == "/predict":
@@ -63,7 +63,7 @@ class Metrics:
             self._computing.add(seconds)
 
     def text(self) -> str:
-        """Return all metrics."""
+        """Return all metrics in Prometheus's text format."""
         labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in self._info.items())
         with self._lock:
             counts = [
@@ -81,14 +81,14 @@ class Metrics:
             parts.append((name, "gauge", "Current value.", [f"{name} {_format_number(float(read()))}"]))
         lines = [
             line
-            for name, kind, words, own in parts
-            for line in (f"# HELP {name} {words}", f"# TYPE {name} {kind}", *own)
+            for name, kind, description, values in parts
+            for line in (f"# HELP {name} {description}", f"# TYPE {name} {kind}", *values)
         ]
         return "\n".join(lines) + "\n"
 
 
-def _histogram(name: str, words: str, histogram: Histogram) -> tuple[str, str, str, list[str]]:
-    return name, "histogram", words, histogram.lines(name)
+def _histogram(name: str, description: str, histogram: Histogram) -> tuple[str, str, str, list[str]]:
+    return name, "histogram", description, histogram.lines(name)
 
 
 def _format_number(value: float) -> str:

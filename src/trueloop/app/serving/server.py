@@ -16,7 +16,7 @@ from trueloop.app.serving.service import Service
 from trueloop.app.web.connections import HttpProtocol
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-SHUTDOWN_GRACE_S: Final = 5.0  # beyond the request timeout, before connections are closed
+SHUTDOWN_GRACE_S: Final = 5.0  # time after the request timeout before connections are closed
 
 
 class Server(uvicorn.Server):
@@ -50,8 +50,8 @@ def create_server(service: Service, *, host: str, timeout_s: float) -> Server:
 
     Args:
         service: the service to run.
-        host: address it is bound to; a loopback address only accepts host names of this machine.
-        timeout_s: request timeout.
+        host: address to bind to; with a loopback address, only host names of this machine are accepted.
+        timeout_s: request timeout in seconds.
     """
     config = uvicorn.Config(
         service.application(local_only=is_loopback(host)),
@@ -66,28 +66,28 @@ def create_server(service: Service, *, host: str, timeout_s: float) -> Server:
     return Server(config, service)
 
 
-def run(created: Server, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
+def run(server: Server, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
     """Serve on a socket until a signal, or until ``should_exit`` is set.
 
     Args:
-        created: server from `create_server`.
+        server: server from `create_server`.
         listening: bound socket.
-        on_ready: called once requests are accepted.
+        on_ready: function that is called when the server accepts requests.
     """
-    asyncio.run(_run(created, listening, on_ready))
+    asyncio.run(_run(server, listening, on_ready))
 
 
-async def _run(created: Server, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    serving = asyncio.create_task(created.serve([listening]))
-    while not created.started and not serving.done():
+async def _run(server: Server, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    serving = asyncio.create_task(server.serve([listening]))
+    while not server.started and not serving.done():
         await asyncio.sleep(0.01)
-    if created.started:
+    if server.started:
         on_ready()
     await serving
 
 
 def is_loopback(host: str) -> bool:
-    """Return True where other machines cannot reach the host."""
+    """Return True for a host that other machines cannot reach."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

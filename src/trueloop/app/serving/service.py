@@ -39,13 +39,13 @@ MAX_UNBOUNDED_SIZE: Final = 512  # warm-up size of a dimension without a bound
 
 
 def warm_up(model: Model, max_batch: int) -> str:
-    """Run batches of zeros of size 1 and ``max_batch``; return a line with the time they took."""
+    """Run batches of zeros with 1 and ``max_batch`` samples, and return a line with the time that this took."""
     start_s = perf_counter()
     specs = model.description.inputs
     try:
         for count, longest in ((1, False), (max_batch, True)):
             model.run([tuple(_zeros(spec, longest=longest) for spec in specs)] * count)
-    except (InvalidModel, MemoryError) as error:  # zeros may be invalid where real inputs are valid
+    except (InvalidModel, MemoryError) as error:  # zeros may be invalid inputs of this model
         return f"warm-up   failed on zeros: {error.what if isinstance(error, InvalidModel) else error}"
     return f"warm-up   {perf_counter() - start_s:.2f} s"
 
@@ -74,14 +74,14 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, sent, start_s = 500, 0, perf_counter()
+        status, sent_bytes, start_s = 500, 0, perf_counter()
 
         async def send_and_count(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
             else:
-                sent += len(message.get("body", b""))
+                sent_bytes += len(message.get("body", b""))
             await send(message)
 
         try:
@@ -90,21 +90,21 @@ class AccessLogMiddleware:
             seconds = perf_counter() - start_s
             self._metrics.request(scope["path"], status, seconds)
             client = (scope.get("client") or ("-",))[0]
-            path = scope["path"][:100].encode("unicode_escape").decode()  # a line stays one line
+            path = scope["path"][:100].encode("unicode_escape").decode()  # a log entry stays on one line
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self._log(f"{at} {client} {scope['method']} {path} {status} {1000 * seconds:.1f} ms {sent} bytes")
+            self._log(f"{at} {client} {scope['method']} {path} {status} {1000 * seconds:.1f} ms {sent_bytes} bytes")
 
 
-RETRY: Final = {"retry-after": "1"}  # seconds
+RETRY: Final = {"retry-after": "1"}  # in seconds
 
 
 class Service:
     """Serves predictions of one model.
 
     Args:
-        model: opened model.
+        model: the opened model.
         limits: limits of requests.
-        log: called with a line for each request.
+        log: function that is called with one line per request.
     """
 
     def __init__(self, model: Model, limits: Limits, *, log: Callable[[str], None]) -> None:
@@ -129,7 +129,7 @@ class Service:
         """Build the server.
 
         Args:
-            local_only: accept only host names of this machine, which prevents DNS rebinding.
+            local_only: True to accept only host names of this machine, which prevents DNS rebinding.
         """
         message = "This server answers requests to 127.0.0.1 or localhost only."
         middleware = [Middleware(AccessLogMiddleware, metrics=self.metrics, log=self._log)]
@@ -178,15 +178,15 @@ class Service:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     async def _predict(self, request: Request) -> Response:
-        """Return predictions; 4xx explains a bad request, 503 says when to retry."""
-        limits, since_s = self._limits, perf_counter()
+        """Return predictions; a 4xx response explains an invalid request, a 503 response says when to retry."""
+        limits, start_s = self._limits, perf_counter()
         try:
             if not self.ready:
                 raise RequestError(503, "The model is warming up.", "Retry in a second.")
             max_bytes = int(limits.max_body_mib * 2**20)
             body = await read_json_body(request, max_bytes=max_bytes, timeout_s=limits.timeout_s)
             samples, raw = await run_in_threadpool(_parse_body, self._model.description, body, limits.max_batch)
-            outputs = await self._outputs(samples, limits.timeout_s - (perf_counter() - since_s))
+            outputs = await self._outputs(samples, limits.timeout_s - (perf_counter() - start_s))
             text = await run_in_threadpool(_encode_answers, self._model.description, outputs, raw=raw)
             return Response(text, media_type="application/json")
         except InvalidConfig as error:
@@ -198,24 +198,24 @@ class Service:
 
     async def _outputs(self, samples: list[Sample], timeout_s: float) -> list[Outputs]:
         try:
-            done = self._batcher.submit(samples)
+            outputs = self._batcher.submit(samples)
             async with asyncio.timeout(max(0.0, timeout_s)):
-                return await asyncio.wrap_future(done)
+                return await asyncio.wrap_future(outputs)
         except QueueFull:
             raise RequestError(503, "Too many requests are waiting.", "Retry in a second.") from None
         except BatcherStopped:
             raise RequestError(503, "The server is stopping.", "Send the request to another one.") from None
         except TimeoutError:
-            what = f"This took more than {self._limits.timeout_s:g} s."
+            what = f"The prediction took more than {self._limits.timeout_s:g} s."
             raise RequestError(503, what, "Retry later, or send fewer samples.") from None
 
 
 def _parse_body(description: Description, body: bytes, max_batch: int) -> tuple[list[Sample], bool]:
-    given = dict(decode_object(body))
-    raw = given.pop("raw", False)
+    fields = dict(decode_object(body))
+    raw = fields.pop("raw", False)
     if not isinstance(raw, bool):
-        raise InvalidConfig("raw is neither true nor false.", fix="Omit it, or send true.")
-    return parse_request(description, given, max_samples=max_batch), raw
+        raise InvalidConfig("raw is neither true nor false.", fix="Omit raw, or send true.")
+    return parse_request(description, fields, max_samples=max_batch), raw
 
 
 def _encode_answers(description: Description, outputs: list[Outputs], *, raw: bool) -> str:

@@ -1,1 +1,1 @@
-"""The Trainer and what surrounds a training run: data, folder, startup checks, tracking."""
+"""Trains models with `Trainer`: data, run folder, startup checks, tracking, tuning."""

@@ -21,8 +21,8 @@ class DataFeed:
 
     Args:
         config: batch sizes, seed, workers.
-        collate: samples -> batch, for datasets.
-        pin_memory: whether to use page-locked memory, which is only useful for CUDA devices.
+        collate: function from a list of samples to a batch, for datasets.
+        pin_memory: True to use page-locked memory, which is only useful for CUDA devices.
         processes: the processes that share each window.
     """
 
@@ -93,7 +93,7 @@ class DataFeed:
         return loader
 
     def evaluation_batches(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
-        """Return re-iterable evaluation batches, in order, with every item once over all processes."""
+        """Return re-iterable evaluation batches in order; each item is evaluated once by one of the processes."""
         if not is_dataset(data):
             if split != "test":  # the test set is evaluated once
                 _refuse_one_pass_iterator(split, data)
@@ -115,9 +115,9 @@ class DataFeed:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return what determines the order and content of the batches, except the settings, JSON-ready.
+        """Return everything except the settings that determines the order and content of the batches, JSON-ready.
 
-        Ready batches are fingerprinted if they are a list or a DataLoader with a dataset; a generator cannot be.
+        Ready batches have a fingerprint only if they are a list or a DataLoader with a dataset.
         """
         ready = {name: getattr(data, "dataset", data) for name, data in self._ready_data.items()}
         fingerprints = {name: fingerprint(data) for name, data in ready.items() if _has_length(data)}
@@ -125,12 +125,12 @@ class DataFeed:
 
     @property
     def shard_readers(self) -> list[object]:
-        """The reader and first shard of the training and validation shards, whose code is part of the identity."""
+        """The reader function and first shard of the training and validation shards; their code is in the identity."""
         datasets = [self._datasets.get(split) for split in ("train", "val")]
         return [each for data in datasets if isinstance(data, Shards) for each in (data.read, data.shards[0])]
 
     def _refuse_order_options(self, data: Any, *, sampler: str, labels: Any) -> None:
-        """Refuse options for order and collation, which ready batches cannot honour."""
+        """Refuse options for order and collation, which have no effect on ready batches."""
         options = [
             name
             for name, value in (
@@ -143,8 +143,8 @@ class DataFeed:
         if options:
             raise InvalidConfig(
                 f"{' and '.join(options)} cannot be used: a {type(data).__name__} yields ready batches.",
-                why="It decides their order and collation itself.",
-                fix="Pass them to the DataLoader, or pass the dataset itself.",
+                why="The order and collation of ready batches are already decided.",
+                fix="Pass these options to the DataLoader, or pass the dataset itself.",
             )
 
     @cached_property
@@ -171,14 +171,14 @@ class DataFeed:
 
 
 def evaluation_batches(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
-    """Return evaluation batches in order: those of a dataset, or ``data`` itself if it yields batches."""
+    """Return the evaluation batches of a dataset in order, or the batches that ``data`` yields."""
     if not is_dataset(data):
         return SourceBatches(IterableSource(data))
     return SourceBatches(_make_loader(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
 class SourceBatches:
-    """The micro-batches of the first epoch of a source; re-iterable."""
+    """The micro-batches of the first epoch of a source, as a re-iterable object."""
 
     def __init__(self, loader: BatchSource) -> None:
         self._loader = loader
@@ -188,12 +188,12 @@ class SourceBatches:
 
 
 def is_dataset(data: Any) -> bool:
-    """Return True for a map-style dataset (length and indexing) or shards, False for ready batches.
+    """Return True for a map-style dataset (with length and indexing) or shards, False for ready batches.
 
     A list, a tuple, and a function that returns an iterable count as ready batches.
 
     Raises:
-        InvalidData: the object is neither.
+        InvalidData: the object is neither data nor batches.
     """
     if isinstance(data, IterableDataset):
         raise InvalidData(
@@ -210,7 +210,7 @@ def is_dataset(data: Any) -> bool:
     if hasattr(data, "__iter__") or callable(data):
         return False
     raise InvalidData(
-        f"Cannot draw batches from {type(data).__name__}.",
+        f"Cannot read batches from {type(data).__name__}.",
         fix="Pass a map-style dataset (with __len__ and __getitem__) or an iterable of batches.",
     )
 
@@ -221,8 +221,8 @@ def _make_loader(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader
         return Loader(data, order=order, **settings)
     if not isinstance(order, str):
         raise InvalidConfig(
-            "The weighted sampler cannot draw from shards: they are read from start to end.",
-            fix="Leave the sampler out, or weight the loss: nn.CrossEntropyLoss(weight=...).",
+            "The weighted sampler cannot be used with shards, which are read from start to end.",
+            fix="Omit the sampler, or weight the loss: nn.CrossEntropyLoss(weight=...).",
         )
     return ShardLoader(data, shuffle=order == "random", **settings)
 
@@ -240,13 +240,13 @@ def _refuse_distributed_sampler(split: str, data: Any, processes: int) -> None:
     if shards_across_processes(data, processes):
         raise InvalidData(
             f"The {split} data uses a DistributedSampler.",
-            why="It repeats samples to give every process the same number, so some would be counted twice.",
+            why="A DistributedSampler repeats samples to give every process the same number; these would count twice.",
             fix="Pass the dataset itself, or a DataLoader without that sampler: every item is then evaluated once.",
         )
 
 
 def _refuse_one_pass_iterator(split: str, data: Any) -> None:
-    """Refuse an iterator at the start, which would otherwise end the run at its second epoch."""
+    """Refuse an iterator before training starts; it would be empty in the second epoch."""
     if hasattr(data, "__next__"):
         raise InvalidData(
             f"The {split} data is a {type(data).__name__}, which can be iterated only once.",

@@ -1,4 +1,4 @@
-"""Collect the settings of a recipe from its frozen dataclasses, override them, and offer them as flags.
+"""Collect the settings of a recipe from its frozen dataclasses, override them, and convert them to flags.
 
 ``recipe.train.optim.lr`` is the setting ``optim.lr``: the flag ``--optim.lr 0.01``, or ``[optim] lr = 0.01`` in a TOML
 file. The recipe's own options have the prefix of their table, ``options.width``, so they never collide with a training
@@ -37,9 +37,9 @@ class Setting:
     value: Any
     """Value in the recipe."""
     doc: str
-    """Docstring of the field."""
+    """Docstring of the dataclass field."""
     table: str
-    """First docstring line of the class that has the field."""
+    """First line of the docstring of the field's dataclass."""
 
     @property
     def flag(self) -> str:
@@ -53,10 +53,10 @@ def collect_settings(recipe: Recipe) -> dict[str, Setting]:
     Raises:
         InvalidConfig: an option has a type that flags do not support, or the options are not a dataclass.
     """
-    found = _collect(recipe.train, "")
+    settings = _collect(recipe.train, "")
     if recipe.options is not None:
-        found += _collect(recipe.options, OPTIONS)
-    return {setting.key: setting for setting in found}
+        settings += _collect(recipe.options, OPTIONS)
+    return {setting.key: setting for setting in settings}
 
 
 def _collect(node: Any, key: str) -> list[Setting]:
@@ -99,7 +99,7 @@ def apply_overrides(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
     Args:
         recipe: the recipe, which is not modified.
-        values: new values by key, of the right types.
+        values: new values by key; they must have the types of the settings.
     """
     options = {key.removeprefix(f"{OPTIONS}."): value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
     train = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
@@ -109,17 +109,17 @@ def apply_overrides(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 def _replace(node: Any, values: Mapping[str, Any]) -> Any:
     if not values:
         return node
-    changed: dict[str, Any] = {}
-    below: dict[str, dict[str, Any]] = {}
+    changes: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         head, _, rest = key.partition(".")
         if rest:
-            below.setdefault(head, {})[rest] = value
+            nested.setdefault(head, {})[rest] = value
         else:
-            changed[head] = value
-    for head, inner in below.items():
-        changed[head] = _replace(getattr(node, head), inner)
-    return dataclasses.replace(node, **changed)
+            changes[head] = value
+    for head, inner in nested.items():
+        changes[head] = _replace(getattr(node, head), inner)
+    return dataclasses.replace(node, **changes)
 
 
 def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
@@ -152,7 +152,7 @@ def settings_from_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
-    """Return a converter where cyclopts would round --epochs 2.7 to 3 or parse "none" as text."""
+    """Return a converter for types for which cyclopts would round --epochs 2.7 to 3, or parse "none" as text."""
     parts = set(get_args(kind) or (kind,))
     if parts - {NoneType, ...} != {int} and parts != {str, NoneType}:
         return None
@@ -193,6 +193,6 @@ def format_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> 
 
 
 def _add_prefix(flag: str, prefix: str) -> str:
-    """Add a prefix to the last part of a flag, like cyclopts: --guard.no-locate."""
+    """Add a prefix to the last part of a flag, as cyclopts does: --guard.no-locate."""
     table, dot, name = flag.removeprefix("--").rpartition(".")
     return f"--{table}{dot}{prefix}{name}"

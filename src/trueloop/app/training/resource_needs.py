@@ -1,4 +1,4 @@
-"""Determine the resources that a recipe or a run needs, for the doctor."""
+"""Determine the resources that a recipe or a run needs, for `trueloop doctor`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def find_need(word: str, root: Path) -> tuple[RunRequirements, Path]:
-    """Return the needs of a recipe or a run, and the folder it is written to.
+    """Return the needs of a recipe or a run, and the folder that the run is written to.
 
     Args:
         word: a recipe as for `trueloop train`, or a run as for `trueloop runs show`.
-        root: folder of the runs that are given by name.
+        root: folder of the runs.
 
     Raises:
-        InvalidConfig: the word is neither.
+        InvalidConfig: the word names neither a recipe nor a run.
 
-    Cost: a recipe is assembled and its data is read; nothing is trained.
+    Cost: assembling the recipe and reading its data; nothing is trained.
     """
     from trueloop.recipes import registry
     from trueloop.runs.journal import JOURNAL_NAME
@@ -104,7 +104,7 @@ def checkpoint_size_bytes(model: Any, config: TrainConfig) -> int:
 
     Args:
         model: an ``nn.Module``.
-        config: the settings, which name the optimizer and whether there is a weight average.
+        config: the settings, which select the optimizer and the weight average.
     """
     weights = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
     trained = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)

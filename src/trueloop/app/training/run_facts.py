@@ -61,7 +61,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def source_text(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the source text of a function's file by file name; empty if there is none."""
+    """Return the source code of a function's file by file name; empty if the file cannot be read or is too large."""
     try:
         path = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
         text = path.read_text(encoding="utf-8")
@@ -102,10 +102,10 @@ def _processor() -> str:
 
 
 def _packages() -> dict[str, str]:
-    """Return the versions of all installed packages; of several copies, the first on the path, as for an import."""
-    found: dict[str, str] = {}
+    """Return the versions of all installed packages; a package with several copies has the version that is imported."""
+    versions: dict[str, str] = {}
     for each in distributions():
         name = each.metadata["Name"]
-        if name:  # a partially removed package has none
-            found.setdefault(name.lower(), each.version)
-    return dict(sorted(found.items()))
+        if name:  # a partially removed package has no name
+            versions.setdefault(name.lower(), each.version)
+    return dict(sorted(versions.items()))

@@ -4,8 +4,8 @@ RUN/journal.jsonl               the events, line by line
 RUN/config.json                 the settings
 RUN/checkpoints/update-…/       the complete state, to resume from
 RUN/final/model.safetensors     the trained weights
-RUN/curves.png, report.html     for people
-RUN/.lock                       locked by the training process; the file alone locks nothing
+RUN/curves.png, report.html     the plotted curves, and the report
+RUN/.lock                       locked by the training process; the existence of the file alone is no lock
 """
 
 import errno
@@ -26,7 +26,7 @@ from trueloop.core.errors import RunFolderError
 from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.runs.run_id import read_run_id
 
-# Without .lock: if it were removed while locked, a second process could lock a new one.
+# .lock is not among these: if it were removed while it is locked, a second process could lock a new file.
 RUN_FILES = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -38,7 +38,7 @@ class RunFolder:
     """The folder of one run.
 
     Args:
-        path: the folder, created if absent.
+        path: the folder, which is created if it does not exist.
 
     Raises:
         RunFolderError: the folder cannot be created or written.
@@ -62,7 +62,7 @@ class RunFolder:
         supported, a warning is issued.
 
         Args:
-            fresh: whether to remove the files of an earlier run; other files are kept.
+            fresh: True to remove the files of an earlier run; other files are not removed.
 
         Raises:
             RunFolderError: another process holds the lock, or the folder cannot be written.
@@ -79,7 +79,7 @@ class RunFolder:
                 self._remove_run_files()
             yield
         finally:
-            if handle in _OPEN_LOCKS:  # else this is a forked child, which has closed it already
+            if handle in _OPEN_LOCKS:  # otherwise this is a forked child, which has closed the handle already
                 _OPEN_LOCKS.discard(handle)
                 os.close(handle)
 
@@ -113,7 +113,7 @@ class RunFolder:
         return read_run_id(self.journal) or secrets.token_hex(16)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the settings for people; the file is never read."""
+        """Write the settings to a file for the user; trueloop never reads the file."""
         try:
             (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
@@ -128,7 +128,7 @@ class RunFolder:
             raise RunFolderError(
                 f"Another process is training in {str(self.path)!r}: {_read_holder(handle)}.",
                 why="Two runs in one folder would overwrite each other's checkpoints and journal.",
-                fix="Wait for it, stop it, or choose another folder (--run-dir).",
+                fix="Wait for that process, stop it, or choose another folder (--run-dir).",
             ) from error
         except (ImportError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
@@ -141,7 +141,7 @@ class RunFolder:
             )
 
     def _write_holder(self, handle: int) -> None:
-        """Write the holder of the lock into its file, for the error message of a second process."""
+        """Write the holder of the lock to the lock file, for the error message of a second process."""
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         text = f"process {os.getpid()} on {platform.node()} since {now}".encode()
         try:
@@ -162,7 +162,7 @@ class RunFolder:
     def _unusable_error(self, error: OSError) -> RunFolderError:
         return RunFolderError(
             f"The run folder {str(self.path)!r} cannot be used: {error.strerror or error}.",
-            why="The run needs it to save its checkpoints and results.",
+            why="The run needs the folder to save its checkpoints and results.",
             fix="Choose another folder (--run-dir), or make this one writable.",
         )
 

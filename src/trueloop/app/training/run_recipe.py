@@ -1,4 +1,4 @@
-"""Run a recipe from start to finish and return where its results are."""
+"""Run a recipe from start to finish, and return its results and their locations."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class RunSummary:
     update: int
     epochs: int
     metrics: Mapping[str, float]
-    """The newest values by "split/name"."""
+    """The newest metric values by "split/name"."""
     best_checkpoint: Path | None
     best_value: float | None
     weights: Path | None
@@ -61,9 +61,9 @@ def run_recipe(
         recipe: the recipe, with its overrides applied.
         run_dir: the run folder, or a function that receives the identity of the run and returns it.
         reporters: receivers of all run events, in addition to the journal.
-        fresh: start over.
-        smoke: only check that the loss falls on a few batches; writes nothing.
-        allow_change: resume even if settings, code or data differ from those of the run in ``run_dir``.
+        fresh: True to start over.
+        smoke: True to only check that the loss falls on a few batches, without writing anything.
+        allow_change: True to resume even if settings, code or data differ from those of the run in ``run_dir``.
         store: address of the store that the journal is synced to; see `Trainer.store`.
 
     Raises:
@@ -75,7 +75,7 @@ def run_recipe(
     validate_store(store, run_dir)
     if isinstance(run_dir, Path) and not smoke:
         RunFolder(run_dir)  # fail before the data is read
-    prepare_generators(recipe.train)  # the model's initial weights are drawn next
+    prepare_generators(recipe.train)  # the model is initialised next
     parts = recipe.assemble(recipe.options)
     trainer = Trainer(
         model=parts.model,

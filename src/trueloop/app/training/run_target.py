@@ -1,4 +1,4 @@
-"""Choose the folder of a run that was given none: that of the same unfinished run, or a new one."""
+"""Choose the folder of a run without --run-dir: the folder of the same unfinished run, or a new folder."""
 
 import os
 import re
@@ -18,16 +18,17 @@ _TAIL_BYTES = 1_000_000  # the longest lines of a journal contain a confusion ma
 
 
 class RunFolderChooser:
-    """Chooses a folder once the identity of the run is known, and reports which and why.
+    """Chooses a folder when the identity of the run is known, and reports the choice with its reason.
 
-    The newest folder ROOT/NAME-TIME with the same identity decides: same settings, options, code, data, model, machine
-    and versions, so that resuming gives the weights of an uninterrupted run. If that run was cut off (killed,
-    interrupted, preempted, failed) and no process is training in it, it is resumed; otherwise a new folder is created.
+    The newest folder ROOT/NAME-TIME with the same identity decides. It has the same settings, options, code, data,
+    model, machine and versions, so that resuming gives the weights of an uninterrupted run. If that run is unfinished
+    (killed, interrupted, preempted, failed) and no process is training in it, it is resumed; otherwise a new folder is
+    created.
 
     Args:
         name: name of the recipe.
-        report: called with one sentence about the choice.
-        fresh: always create a new folder.
+        report: function that is called with one sentence about the choice.
+        fresh: True to always create a new folder.
         root: the folder of the runs.
     """
 
@@ -37,7 +38,7 @@ class RunFolderChooser:
         self._name, self._report, self._fresh, self._root = name, report, fresh, root
 
     def __call__(self, identity: Identity) -> Path:
-        """Return the folder; a new one is created empty."""
+        """Return the folder of the unfinished run, or a new empty folder."""
         reason = ""
         for path in () if self._fresh else self._newest_first():
             try:
@@ -50,23 +51,25 @@ class RunFolderChooser:
             update, differences = point
             end = _end_reason(path)
             if not differences.same_run:
-                what = f"{differences.decisive[0]}" + (" and more" if len(differences.decisive) > 1 else "")
-                reason = reason or ("" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {what}")
+                change = f"{differences.decisive[0]}" + (" and more" if len(differences.decisive) > 1 else "")
+                reason = reason or (
+                    "" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {change}"
+                )
                 continue
             if end in ("finished", "early_stop"):
                 return self._create(f"; the same run has finished in {path}")
             if not _is_free(path):
                 return self._create(f"; another process is training the same run in {path}")
-            how = {"interrupted": "was interrupted", "preempted": "was preempted", "failed": "failed"}
+            endings = {"interrupted": "was interrupted", "preempted": "was preempted", "failed": "failed"}
             self._report(
-                f"Resuming {path}, which {how.get(end, 'was killed')}, after update {update} (--fresh: a new run)."
+                f"Resuming {path}, which {endings.get(end, 'was killed')}, after update {update} (--fresh: a new run)."
             )
             return path
         return self._create(reason)
 
-    def _create(self, why: str) -> Path:
+    def _create(self, reason: str) -> Path:
         path = create_run_folder(self._name, self._root)
-        self._report(f"New run in {path}{why}.")
+        self._report(f"New run in {path}{reason}.")
         return path
 
     def _newest_first(self) -> list[Path]:
@@ -81,7 +84,7 @@ class RunFolderChooser:
 
 
 def create_run_folder(name: str, root: Path = DEFAULT_ROOT) -> Path:
-    """Create a new folder ROOT/NAME-TIME; two processes in the same second get different ones."""
+    """Create a new folder ROOT/NAME-TIME; two processes in the same second create different folders."""
     stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for path in numbered_names(stem):
         try:
@@ -95,14 +98,14 @@ def create_run_folder(name: str, root: Path = DEFAULT_ROOT) -> Path:
 
 
 def _resume_point(path: Path, identity: Identity) -> tuple[int, Differences] | None:
-    """Return the newest checkpointed update of a folder and its differences; None if there is nothing to resume."""
+    """Return the update of a folder's newest checkpoint and the differences to it; None without such a checkpoint."""
     checkpoint = CheckpointFolder(path / "checkpoints", writing=False).latest()
     saved = saved_identity(checkpoint) if checkpoint else None
     return (checkpoint.update, compare(saved, identity)) if checkpoint and saved else None
 
 
 def _end_reason(path: Path) -> str:
-    """Return the end reason of the newest process; "" if it recorded none."""
+    """Return the end reason of the newest process; "" if the journal does not record it."""
     try:
         with (path / JOURNAL_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

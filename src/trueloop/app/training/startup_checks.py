@@ -25,9 +25,9 @@ def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None
         folder: the run folder; None = nothing is written.
 
     Returns:
-        "line": the machine and its problems, in one line; "found": each warning and error, as the doctor's JSON.
+        "line": a summary of the machine and its problems; "found": the warnings and errors, in the doctor's JSON form.
 
-    Cost: about 1 ms; 10 ms the first time.
+    Cost: about 1 ms; 10 ms for the first call.
     """
     machine = read_machine(folder or Path())
     need = replace(
@@ -36,9 +36,9 @@ def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None
         processes=assembly.parallel.processes.size,
         checkpoint_bytes=checkpoint_size_bytes(assembly.model, config) if folder else None,
     )
-    found = run_checks(machine if folder else replace(machine, folder=None), need)
-    problems = [each.as_json() for each in found if each.diagnosis.level in PROBLEM_LEVELS]
-    return {"line": summarize(machine, found), "found": problems}
+    results = run_checks(machine if folder else replace(machine, folder=None), need)
+    problems = [each.as_json() for each in results if each.diagnosis.level in PROBLEM_LEVELS]
+    return {"line": summarize(machine, results), "found": problems}
 
 
 def refuse_cpu_fallback(requested: str, device: torch.device, environment: Mapping[str, str]) -> None:
@@ -55,6 +55,6 @@ def refuse_cpu_fallback(requested: str, device: torch.device, environment: Mappi
     if requested == "auto" and device.type == "cpu" and gpu_required(environment):
         raise InvalidConfig(
             f"device is 'auto', PyTorch cannot use a GPU, and {REQUIRE_GPU} is {environment[REQUIRE_GPU]!r}.",
-            why="The run would silently use the CPU, many times slower.",
+            why="The run would silently use the CPU, which is many times slower.",
             fix=f"Run `trueloop doctor` for the cause; to train on the CPU, unset {REQUIRE_GPU} or pass --device cpu.",
         )

@@ -1,4 +1,4 @@
-"""Connect a run to the process that syncs its journal to a store, while the run is training."""
+"""Connect a run in progress to the process that syncs its journal to a store."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ def reporters_with_sync(
     Args:
         journal: journal of the run; None = nothing is written.
         target: the store; None = no sync.
-        observers: further reporters; like the journal they are notified of a store that is down, and alone of an
-            incomplete sync at the end.
+        observers: further reporters. They and the journal are notified of a store that is down; only they are notified
+            of a sync that is incomplete at the end.
 
     Yields:
-        The reporters for the run: observers, journal and, last, the sync client.
+        The reporters for the run: the observers, then the journal, then the sync client.
 
-    Cost: up to 5 s at the end to finish the sync; after that its process continues in the background.
+    Cost: up to 5 s at the end to finish the sync; after that, the sync process continues in the background.
     """
     reporters = [*observers, *([journal] if journal else [])]
     if journal is None or target is None:
@@ -50,7 +50,7 @@ def validate_store(store: str | None, run_dir: object) -> None:
 
     Args:
         store: the address; None = no store.
-        run_dir: the run folder, or the function that chooses it; None = nothing is written.
+        run_dir: the run folder, or a function that chooses it; None = nothing is written.
 
     Raises:
         InvalidConfig: the address is invalid, or there is no journal to sync.
@@ -63,5 +63,5 @@ def validate_store(store: str | None, run_dir: object) -> None:
         raise InvalidConfig(
             f"store is {target.display}, but there is no run folder.",
             why="A store is a copy of the journal, which is in the run folder.",
-            fix="Pass a run_dir, or no store.",
+            fix="Pass run_dir=..., or omit the store.",
         )

@@ -1,4 +1,4 @@
-"""Train any PyTorch module with `Trainer`: model, loss and data in, a finished run out."""
+"""Train any PyTorch module with `Trainer`, from a model, a loss and data."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ from trueloop.training.window import Counts
 class Trainer:
     """Trains any ``nn.Module``.
 
-    Accumulating K micro-batches gives the update of the one big batch. Non-finite gradients are never applied. With a
-    ``run_dir`` the complete state is saved, and the same call resumes a run that was stopped.
+    Accumulating K micro-batches gives the same update as one big batch. Non-finite gradients are never applied. With a
+    ``run_dir``, the complete state is saved, and the same call resumes a run that was stopped.
 
     Example:
         ``Trainer(model=net, objective=nn.CrossEntropyLoss(), run_dir="runs/mine").fit(train_set, val=val_set)``
@@ -72,15 +72,15 @@ class Trainer:
     config: TrainConfig = field(default_factory=TrainConfig)
     """All settings of the training loop."""
     run_dir: Path | str | Callable[[Identity], Path] | None = None
-    """The run folder; None = write nothing. A function receives the identity of the run and returns the folder."""
+    """The run folder, or a function that receives the identity of the run and returns it; None = write nothing."""
     metrics: MetricFactories = field(default_factory=dict[str, Any])
-    """Name -> factory of a metric, evaluated on val and test in addition to the loss."""
+    """Factories of metrics by name; the metrics are evaluated on val and test in addition to the loss."""
     optimizer: MakeOptimizer | None = None
-    """Trainable parameters -> optimizer; None = `TrainConfig.optim`."""
+    """Function from the trainable parameters to an optimizer; None = use `TrainConfig.optim`."""
     scheduler: MakeScheduler | None = None
-    """Optimizer -> PyTorch scheduler, stepped once per update; None = `TrainConfig.schedule`."""
+    """Function from the optimizer to a PyTorch scheduler, stepped once per update; None = `TrainConfig.schedule`."""
     counts: Counts | None = None
-    """Batch -> count of each loss term; only needed if several losses count different items."""
+    """Function from a batch to the count of each loss term; only needed if losses count different items."""
     reporters: Sequence[Reporter] = ()
     """Receivers of all run events, in addition to the journal."""
     name: str = "run"
@@ -88,7 +88,7 @@ class Trainer:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further JSON-ready facts to record in the journal."""
     fresh: bool = False
-    """Start over: remove an earlier run from `run_dir` and from the mirror."""
+    """True = start over: remove an earlier run from `run_dir` and from the mirror."""
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further JSON-ready parts of the run's identity: ``{"options": vars(args)}``. The identity, which covers settings,
     model, data and code, is saved with every checkpoint; a run folder with another identity is refused."""
@@ -96,7 +96,7 @@ class Trainer:
     """Experiment tracker that a separate process syncs the journal to: "sqlite" (an MLflow file next to the run),
     "postgresql+psycopg://user@host/runs", "http://host:5000" (an MLflow server), "tensorboard:DIR", "wandb:DIR"."""
     allow_change: bool = False
-    """Resume the run in `run_dir` even if its identity has changed; the changes are recorded in the journal."""
+    """True = resume the run in `run_dir` even if its identity has changed; the journal records the changes."""
 
     def fit(
         self,
@@ -116,10 +116,10 @@ class Trainer:
                 (a DataLoader, a list), ``accumulate`` of which form a window.
             val: a dataset or an iterable of batches, evaluated after epochs.
             test: a dataset or an iterable of batches, evaluated once, at the end, with the final weights.
-            collate: samples -> batch, for datasets.
+            collate: function from a list of samples to a batch, for datasets.
             sampler: order of a training dataset: "random", "sequential", or "weighted" by ``labels``.
             labels: one class index per training sample, for the weighted sampler.
-            accumulate: batches per window, if ``train`` is an iterable of batches.
+            accumulate: number of batches per window, if ``train`` is an iterable of batches.
 
         Raises:
             InvalidConfig, InvalidData, InvalidModel: an invalid argument or setting, before training starts.
@@ -208,7 +208,7 @@ class Trainer:
 
         Args:
             data: a dataset or an iterable of batches.
-            collate: samples -> batch, for a dataset.
+            collate: function from a list of samples to a batch, for a dataset.
         """
         batch_size = self.config.micro_batch or self.config.effective_batch
         batches = evaluation_batches(data, batch=batch_size, collate=collate)
@@ -223,7 +223,7 @@ class Trainer:
         )
 
     def _prepare(self) -> torch.device:
-        """Validate the settings, apply those of the process, and return the device."""
+        """Validate the settings, apply those that concern the process, and return the device."""
         validate(self.config)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
@@ -287,7 +287,7 @@ class Trainer:
 
     @contextmanager
     def _open_session(self, identity: Identity, processes: Processes) -> Generator[_RunSession]:
-        """Lock the run folder and open journal and store; only the first process has any of them."""
+        """Lock the run folder, and open the journal and the store; only the first process does this."""
         folder = self._make_folder(identity) if processes.is_first else None
         with folder.lock(fresh=self.fresh) if folder else nullcontext():
             target = parse_target(self.store, folder.path.parent) if folder and self.store else None
@@ -306,12 +306,12 @@ class Trainer:
             raise InvalidConfig(
                 f"checkpoint.mirror is {checkpoint.mirror!r}, but there is no run folder.",
                 why="A checkpoint is saved in the run folder before it is copied to the mirror.",
-                fix="Give a run_dir, or set checkpoint.mirror to none.",
+                fix="Pass run_dir=..., or set checkpoint.mirror to none.",
             )
         if folder is None:
             return None
         if self.fresh and checkpoint.mirror:
-            Mirror(checkpoint.mirror).clear()  # or the next start would resume the removed run
+            Mirror(checkpoint.mirror).clear()  # otherwise the next start would resume the removed run
         return CheckpointFolder(
             folder.checkpoints,
             keep_last=checkpoint.keep_last,

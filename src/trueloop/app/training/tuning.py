@@ -1,4 +1,4 @@
-"""Find settings that make a recipe faster without changing what it learns, by trying them on the recipe."""
+"""Find settings that make a recipe faster without changing what it learns, by measuring the recipe with each."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from trueloop.training.validate import validate
 
 OUT_OF_MEMORY_PROBLEM: Final = "does not fit into the memory"
 MIN_SPEEDUP: Final = 1.05  # smaller speedups are noise on most machines
-MIN_WAITING_SHARE: Final = (
-    0.01  # share of the time spent waiting for data that no further loader process could win back
-)
-MICRO_BATCHES_PER_WINDOW: Final = (1, 2, 4, 8, 16, 32, 64)  # micro-batches that a window is cut into
+MIN_WAITING_SHARE: Final = 0.01  # if training waits less for data, more loader processes cannot help
+MICRO_BATCHES_PER_WINDOW: Final = (1, 2, 4, 8, 16, 32, 64)  # numbers of micro-batches to try
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One measured setting."""
+    """One measured value of a setting."""
 
     setting: str
-    """Name of the setting; "" for the unchanged settings."""
+    """Name of the setting; "" = the measurement of the unchanged settings."""
     value: Any
     throughput: Throughput | None
     """The measured throughput; None if training failed."""
     problem: str = ""
+    """Why training failed; "" if it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +44,14 @@ class TuningResult:
 
     trials: Sequence[Trial]
     chosen: Mapping[str, Any]
-    """The settings to change, by name."""
+    """New values of the settings to change, by name."""
     before: Throughput | None
     """Throughput of the recipe's settings; None if its micro-batch does not fit into memory."""
     after: Throughput
     largest_micro_batch: int | None = None
-    """The largest micro-batch that fitted, at most the effective batch; None if none was tried."""
+    """The largest micro-batch that fit into memory, at most the effective batch; None if no micro-batch was tried."""
     not_tried: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Settings that were not tried, with the reasons."""
+    """Reasons by the name of a setting that was not tried."""
 
 
 def tune_recipe(
@@ -60,19 +59,19 @@ def tune_recipe(
 ) -> TuningResult:
     """Try settings one after the other, each combined with the best settings so far.
 
-    Tries threads (on the CPU), the micro-batch, loader processes and, on request, compilation: none of them changes
-    what is learned except for rounding. The effective batch, precision and optimizer are not changed. If the recipe's
-    micro-batch does not fit into memory, smaller ones are tried until one does.
+    The settings are threads (on the CPU), the micro-batch, loader processes and, on request, compilation: except for
+    rounding, none of them changes what is learned. The effective batch, precision and optimizer are not changed. If the
+    recipe's micro-batch does not fit into memory, smaller ones are tried until one fits.
 
     Args:
         recipe: the recipe, with its overrides applied; its data is read once.
         seconds: length of each measurement.
-        compiled: whether to try compilation, which takes a minute.
-        on_trial: called after each trial.
+        compiled: True to try compilation, which takes a minute.
+        on_trial: function that is called after each trial.
 
     Raises:
         InvalidConfig: ``seconds`` is not positive.
-        OutOfMemory: no micro-batch fits without changing what the run learns.
+        OutOfMemory: no micro-batch fits into memory without changing what the run learns.
         TrueloopError: the recipe cannot be trained.
     """
     if not seconds > 0:
@@ -96,7 +95,7 @@ def tune_recipe(
 
 
 class _Tuner:
-    """Tries settings and keeps the best so far."""
+    """Tries settings and records the best settings so far."""
 
     def __init__(self, recipe: Recipe, seconds: float, on_trial: Callable[[Trial], None]) -> None:
         validate(recipe.train)
@@ -113,9 +112,9 @@ class _Tuner:
         self._memory_error: OutOfMemory
 
     def measure_baseline(self) -> bool:
-        """Measure the unchanged settings in a warm process; return False if they do not fit into memory.
+        """Measure the unchanged settings after a warm-up; return False if they do not fit into memory.
 
-        Every other error is raised.
+        Other errors are raised.
         """
         try:
             self._measure(self.config)
@@ -123,17 +122,17 @@ class _Tuner:
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-            self._fits, self._memory_error = False, _to_lesson(error)
+            self._fits, self._memory_error = False, _as_out_of_memory(error)
         self._record(
             Trial(setting="", value=None, throughput=self.best, problem="" if self.best else OUT_OF_MEMORY_PROBLEM)
         )
         return self.best is not None
 
     def shrink_micro_batch(self) -> None:
-        """Halve the micro-batch until it fits.
+        """Halve the micro-batch until it fits into memory.
 
         Raises:
-            OutOfMemory: no micro-batch fits, or it must not be changed.
+            OutOfMemory: no micro-batch fits, or the micro-batch must not be changed.
         """
         size = 1 if self._uses_batch_norm() else self._micro_batch
         while self.best is None and size > 1:
@@ -158,7 +157,13 @@ class _Tuner:
     def try_values(
         self, setting: str, values: Sequence[Any], is_enough: Callable[[Throughput], bool] = lambda pace: False
     ) -> None:
-        """Try values of a setting; keep the fastest if it is worth it, and stop at the first that is enough."""
+        """Try values of a setting; adopt each value that is faster than the best so far by `MIN_SPEEDUP`.
+
+        Args:
+            setting: name of the setting.
+            values: values to try, in order.
+            is_enough: function that returns True for a throughput after which no further value is tried.
+        """
         current = self._micro_batch if setting == "micro_batch" else getattr(self.config, setting)
         for value in values:
             if value == current:
@@ -173,7 +178,7 @@ class _Tuner:
                 return
 
     def result(self) -> TuningResult:
-        """Measure the original and the best settings again; drop changes that were faster only by chance."""
+        """Measure the original and the best settings again; discard changes that were faster only by chance."""
         before = self._measure(self._own_config) if self._fits else None
         after = self._measure(self.config)
         if before and after.examples_per_s <= before.examples_per_s:
@@ -199,10 +204,10 @@ class _Tuner:
         return self.config.micro_batch or self.config.effective_batch
 
     def _uses_batch_norm(self) -> bool:
-        """Return whether the model uses batch normalisation, where another micro-batch changes what is learned."""
+        """Return True if the model has BatchNorm layers, with which another micro-batch changes what is learned."""
         if uses_batch_norm := has_active_batchnorm(self.parts.model):
             self.not_tried["micro_batch"] = (
-                "batch normalisation depends on the micro-batch, so another one would change what is learned"
+                "BatchNorm depends on the micro-batch, so another micro-batch would change what is learned"
             )
         return uses_batch_norm
 
@@ -212,7 +217,7 @@ class _Tuner:
         except (TrueloopError, RuntimeError) as error:  # RuntimeError: compilation may fail on this machine
             problem = f"{error}".partition("\n")[0]
             if _is_out_of_memory(error):
-                problem, self._memory_error = OUT_OF_MEMORY_PROBLEM, _to_lesson(error)
+                problem, self._memory_error = OUT_OF_MEMORY_PROBLEM, _as_out_of_memory(error)
             trial = Trial(setting=setting, value=value, throughput=None, problem=problem)
         self._record(trial)
         return trial
@@ -238,7 +243,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, OutOfMemory) or is_out_of_memory(error)
 
 
-def _to_lesson(error: Exception) -> OutOfMemory:
+def _as_out_of_memory(error: Exception) -> OutOfMemory:
     """Return the error as `OutOfMemory`, without its traceback, whose frames keep tensors alive."""
     if isinstance(error, OutOfMemory):
         return error.with_traceback(None)

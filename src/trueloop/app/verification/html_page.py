@@ -19,9 +19,9 @@ article.finding figure { margin-top: .75rem; max-width: 40rem; }
 """
 
 
-def headline(found: Sequence[Evidence]) -> str:
+def headline(evidence: Sequence[Evidence]) -> str:
     """Summarize the verdicts in one line: "2 broken, 11 hold, 4 not applicable"."""
-    counts = Counter(each.verdict for each in found)
+    counts = Counter(each.verdict for each in evidence)
     words = ((Verdict.BROKEN, "broken"), (Verdict.NOT_JUDGED, "not judged"), (Verdict.HOLDS, "hold"))
     parts = [f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict]]
     if counts[Verdict.NOT_APPLICABLE]:
@@ -29,11 +29,11 @@ def headline(found: Sequence[Evidence]) -> str:
     return ", ".join(parts) or "no proof was run"
 
 
-def to_html(found: Sequence[Evidence], spec: str) -> str:
-    """Render the whole page.
+def to_html(evidence: Sequence[Evidence], spec: str) -> str:
+    """Render a page of evidence.
 
     Args:
-        found: evidence in order.
+        evidence: evidence of all proofs.
         spec: name of the target.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
@@ -42,23 +42,23 @@ def to_html(found: Sequence[Evidence], spec: str) -> str:
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", f"trueloop verify {spec}: {headline(found)}"),
+        element("title", f"trueloop verify {spec}: {headline(evidence)}"),
         element("style", Markup(style + STYLE)),
     )
-    bad = any(not each.ok for each in found)
+    bad = any(not each.ok for each in evidence)
     top = element(
         "header",
         element("p", f"trueloop verify {spec}", class_="kicker"),
-        element("h1", headline(found), class_="error" if bad else "good"),
+        element("h1", headline(evidence), class_="error" if bad else "good"),
         element(
             "p",
-            f"{format_count(len(found), 'proof')} in {format_duration(sum(each.seconds for each in found))}.",
+            f"{format_count(len(evidence), 'proof')} in {format_duration(sum(each.seconds for each in evidence))}.",
             class_="soft",
         ),
     )
     order = (Verdict.BROKEN, Verdict.NOT_JUDGED, Verdict.HOLDS)
-    judged = sorted((each for each in found if each.verdict in order), key=lambda each: order.index(each.verdict))
-    rest = [each for each in found if each.verdict not in order]
+    judged = sorted((each for each in evidence if each.verdict in order), key=lambda each: order.index(each.verdict))
+    rest = [each for each in evidence if each.verdict not in order]
     parts = [top, section("Proofs", *map(_article, judged)) if judged else Markup()]
     if rest:
         items = (element("li", element("strong", each.title), f": {each.message}") for each in rest)

@@ -1,4 +1,4 @@
-"""Loads the target of `trueloop verify`: a file's function, or a recipe with trueloop's loop as its step."""
+"""Loads the target of `trueloop verify` from a function in a file, or from a recipe, whose step is trueloop's loop."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def load_target(spec: str) -> ProofTarget:
     """Return the target that ``spec`` names.
 
     Args:
-        spec: a recipe's name, or ``path/to/file.py:build`` (``build`` may be left out): a function without arguments
+        spec: name of a recipe, or ``path/to/file.py:build`` (``build`` may be omitted) for a function without arguments
             that returns a `ProofTarget`, a mapping of its fields, a model, or a `Recipe`.
 
     Raises:
         InvalidConfig: the recipe, file or function does not exist, or returned something else.
         MissingExtra: torch is not installed.
     """
-    given = registry.build_from_spec(spec)
-    return recipe_target(given) if isinstance(given, Recipe) else ProofTarget.from_user(given)
+    value = registry.build_from_spec(spec)
+    return recipe_target(value) if isinstance(value, Recipe) else ProofTarget.from_user(value)
 
 
 def recipe_target(recipe: Recipe) -> ProofTarget:
-    """Return a recipe's model, loss, data and optimizer, with an update of trueloop's loop as the step."""
+    """Return a target with a recipe's model, loss, data and optimizer; its step is an update of trueloop's loop."""
     from torch.utils.data import DataLoader
 
     from trueloop.data import collate
@@ -41,9 +41,9 @@ def recipe_target(recipe: Recipe) -> ProofTarget:
     parts = recipe.assemble(recipe.options)
 
     def model() -> nn.Module:
-        made = recipe.assemble(recipe.options).model
-        freeze(made, config.freeze)
-        return made
+        new_model = recipe.assemble(recipe.options).model
+        freeze(new_model, config.freeze)
+        return new_model
 
     def loader(data: Any, *, shuffle: bool) -> Any:
         if data is None or not hasattr(data, "__len__"):
@@ -56,7 +56,7 @@ def recipe_target(recipe: Recipe) -> ProofTarget:
         loss=_loss(parts.objective),
         loader=loader(parts.train, shuffle=True),
         val=loader(parts.val, shuffle=False),
-        optimizer=lambda made: build_optimizer(made, config.optim),  # pyright: ignore[reportUnknownLambdaType]
+        optimizer=lambda model: build_optimizer(model, config.optim),  # pyright: ignore[reportUnknownLambdaType]
         step=_step(parts.objective, recipe),
         seed=config.seed,
     )
@@ -71,9 +71,8 @@ def _loss(objective: Any) -> Any:
     terms = as_objective(objective)
 
     def mean(model: nn.Module, batch: Any) -> Any:
-        found = terms(model, batch)
-        parts = [term.sum * term.weight / (1.0 if term.count is None else term.count) for term in found]
-        return sum(parts[1:], start=parts[0])
+        means = [term.sum * term.weight / (1.0 if term.count is None else term.count) for term in terms(model, batch)]
+        return sum(means[1:], start=means[0])
 
     return mean
 

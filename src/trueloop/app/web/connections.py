@@ -6,17 +6,17 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-MAX_CONNECTIONS: Final = 400  # open at the same time; below the file limit of any system
-REQUEST_TIMEOUT_S: Final = 15.0  # for a request to arrive
-MAX_IDLE_CHECKS: Final = 12  # checks of one response that the client does not read: three minutes
-MAX_UNREAD_BYTES: Final = 1 << 20  # sent to a page and not read yet
+MAX_CONNECTIONS: Final = 400  # simultaneous connections; fewer than the file limit of any system
+REQUEST_TIMEOUT_S: Final = 15.0  # time in which a request must arrive
+MAX_IDLE_CHECKS: Final = 12  # a client may leave a response unread for this number of checks: three minutes
+MAX_UNREAD_BYTES: Final = 1 << 20  # bytes that were sent to a page and that the page has not read
 
 
 class HttpProtocol(H11Protocol):
     """HTTP with a time limit for requests to arrive, which uvicorn does not have."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection unless there are too many."""
+        """Accept a connection unless there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
@@ -27,7 +27,7 @@ class HttpProtocol(H11Protocol):
         asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._close_if_idle, self.cycle, checks)
 
     def _close_if_idle(self, before: object, checks: int) -> None:
-        """Close the connection if no request came since the last check and none is being answered."""
+        """Close the connection if no request arrived since the last check and no response is being sent."""
         if self.transport.get_protocol() is not self:  # upgraded to a WebSocket
             return
         same = self.cycle is before
@@ -40,7 +40,7 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket that is closed when the client does not read; uvicorn would wait until it has read everything."""
+    """A WebSocket that is closed if the client does not read; uvicorn would wait until the client has read all data."""
 
     def handle_ping(self) -> None:
         """Answer a ping."""
@@ -49,6 +49,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """Abort what is left of a connection after its handler has ended."""
+        """Abort the connection a while after its handler has ended."""
         super().on_task_complete(task)
         asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self.transport.abort)

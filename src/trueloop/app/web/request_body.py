@@ -18,15 +18,15 @@ async def read_json_body(request: Request, *, max_bytes: int, timeout_s: float) 
     """Read the body of a request whose content type is JSON.
 
     Args:
-        request: its body has not been read yet.
-        max_bytes: limit of its size.
-        timeout_s: limit of the seconds it may take to arrive.
+        request: the request, whose body has not been read yet.
+        max_bytes: largest size of the body.
+        timeout_s: largest number of seconds for the body to arrive.
 
     Raises:
-        RequestError: it is of another type, too large, or too slow.
+        RequestError: the body has another content type, is too large, or arrives too slowly.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a form on another site can send any other type
+    if kind != "application/json":  # a form on another site can send all other types
         raise RequestError(415, f"The request has content type {kind[:40]!r}.", "Send application/json.")
     body = bytearray()
     try:

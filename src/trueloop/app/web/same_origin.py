@@ -1,4 +1,4 @@
-"""Refuses requests of other origins: any web page may send requests to this machine, and DNS names can be rebound."""
+"""Refuses requests from other origins, since any web page can send requests to this machine or rebind a DNS name."""
 
 from typing import Final
 
@@ -7,18 +7,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 POLICY: Final = {
-    # 'self' for everything: the page loads nothing from elsewhere
+    # 'self' for all resources: the page loads nothing from other origins
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    "cache-control": "no-cache",  # revalidated every time, answered "not modified"
+    "cache-control": "no-cache",  # the browser asks every time; the answer is usually "not modified"
 }
 
 
 class SameOriginMiddleware:
-    """Refuses requests with a foreign Host header or from another origin than the page's own."""
+    """Refuses requests with a foreign Host header, or from another origin than the page's."""
 
     def __init__(self, app: ASGIApp, *, message: str = "The lab answers its own page on this machine only.") -> None:
         self._app = app
@@ -29,7 +29,7 @@ class SameOriginMiddleware:
         if scope["type"] == "lifespan" or _is_trusted(Headers(scope=scope)):
             await self._app(scope, receive, _with_policy(send))
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
+            await send({"type": "websocket.close", "code": 1008})  # closing before accepting results in status 403
         else:
             await _forbid(send, self._message)
 

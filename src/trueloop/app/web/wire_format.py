@@ -10,14 +10,14 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.json_text import parse_strict_json
 
 LENGTH: Final = Struct("<IB")
-"""Prefix of every message of a worker: length in bytes, and `TEXT` or `FRAME`."""
+"""Prefix of every message of a worker: length of the message in bytes, and `TEXT` or `FRAME`."""
 TEXT: Final = 0
 FRAME: Final = 1
 _HEADER: Final = Struct("<I")
 
 
 def to_json_value(value: Any) -> Any:
-    """Return ``value`` in types that JSON has; non-finite numbers become "nan", "inf" and "-inf"."""
+    """Convert ``value`` to types that JSON has; non-finite numbers become "nan", "inf" and "-inf"."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):

@@ -46,7 +46,7 @@ def compare_command(
     if png:
         save_png(drawn, png)
     if html:
-        save_html(drawn, html, differences=differ, measured=metrics)
+        save_html(drawn, html, differences=differ, metrics=metrics)
     if json:
         print(encode_line(_record(seen, differ, metrics, files=[png, html])), end="")
         return

@@ -1,1 +1,1 @@
-"""Checks of the machine: every function decorated with ``@check`` in these modules is found; nothing is registered."""
+"""Checks of the machine: `trueloop.doctor.run_checks` finds every function with ``@check`` in these modules."""

@@ -13,9 +13,9 @@ GPU_VARIABLES: Final = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE
 NO_GPU_VALUES: Final = ("", "-1", "0", "none", "void", "no", "NoDevFiles")
 """Values of these variables that mean no GPU; "0" is a number of devices, or the index of device 0."""
 MIN_DRIVERS: Final[Mapping[int, tuple[int, ...]]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
-"""Oldest Linux driver of each major version of CUDA."""
+"""Oldest Linux driver that supports each major version of CUDA."""
 CUBLAS_WORKSPACES: Final = (":4096:8", ":16:8")
-"""Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS adds in a fixed order."""
+"""Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS sums in a fixed order."""
 AMPERE: Final = (8, 0)  # the first compute capability with TF32
 
 
@@ -29,7 +29,7 @@ def check_gpu(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     if cuda and int(cuda[1] or 0) >= count:
         return error(
             f"device is {run.device!r}, but torch can use {format_count(count, 'GPU')}.",
-            "Choose a device that exists; the other checks may say why it is missing.",
+            "Choose a device that exists; the other checks may show why this one is missing.",
         )
     if run.device == "mps" and not machine.torch.mps:
         return error("device is 'mps', which is not available.", "Choose auto or cpu.")
@@ -62,7 +62,7 @@ def _list_gpus(gpus: tuple[Gpu, ...]) -> str:
 
 @check("Silent fallback to the CPU", "accelerator", failure="ENV004")
 def check_cpu_fallback(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check for signs of a GPU where torch can use none and would train on the CPU without a message."""
+    """Check for signs of a GPU if torch can use no GPU and would train on the CPU without a message."""
     cpu_requested = run.device == "cpu"  # so the fallback is not silent
     if machine.torch is None or machine.gpus or machine.torch.mps or cpu_requested:
         return None
@@ -136,7 +136,7 @@ def check_driver(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     oldest = MIN_DRIVERS.get(int(major))
     if oldest is None:
         return unknown(f"The driver that CUDA {cuda} needs is not known; {machine.driver} is loaded.")
-    if driver < oldest and not machine.gpus:  # with NVIDIA's compatibility package an older one works
+    if driver < oldest and not machine.gpus:  # an older driver works with NVIDIA's compatibility package
         needed = ".".join(f"{part:02d}" if index else str(part) for index, part in enumerate(oldest))
         return error(
             f"NVIDIA driver {machine.driver} is too old: torch's CUDA {cuda} needs {needed} or newer.",
@@ -175,7 +175,7 @@ def _runs_on(target: str, capability: tuple[int, int]) -> bool:
 
 @check("Reproducible results", "numbers")
 def check_repeatable(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check whether the same run gives the same numbers twice on this machine.
+    """Check whether two identical runs on this machine give the same numbers.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
@@ -184,7 +184,7 @@ def check_repeatable(machine: Machine, run: RunRequirements) -> Diagnosis | None
         return None
     workspace = machine.environment.get("CUBLAS_WORKSPACE_CONFIG")
     if not torch.gpus:
-        return ok("On the CPU the same number of threads gives the same numbers.")
+        return ok("On the CPU, results are the same in every run with the same number of threads.")
     if run.deterministic or torch.deterministic:
         if workspace is not None and workspace not in CUBLAS_WORKSPACES:
             return error(
@@ -195,14 +195,14 @@ def check_repeatable(machine: Machine, run: RunRequirements) -> Diagnosis | None
     if torch.cudnn_benchmark:
         return note(
             "cudnn.benchmark is on: convolutions may use another algorithm, and round differently, in each run.",
-            "Use --deterministic where runs have to repeat bit for bit.",
+            "Use --deterministic if runs must be identical bit for bit.",
         )
-    return note("Some kernels add in an order that changes from run to run.", "Use --deterministic if that matters.")
+    return note("Some kernels sum in an order that changes from run to run.", "Use --deterministic if that matters.")
 
 
 @check("TF32", "numbers")
 def check_tf32(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check whether float32 is computed with a mantissa of 10 bits on this GPU.
+    """Check whether this GPU computes float32 operations with a 10-bit mantissa.
 
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
     """

@@ -10,11 +10,11 @@ from trueloop.doctor.machine import SHARED_MEMORY, Machine
 MIN_MEMORY: Final = 2**30  # torch with its libraries takes 0.3 to 0.6 GiB before the first tensor
 SMALL_SHARED_MEMORY: Final = 256 * 2**20
 """Size below which /dev/shm is reported even if the batch size is unknown: 4 workers with batches of 32 MiB."""
-BASE_FILES: Final = 64  # torch's libraries, the journal, data files, the terminal
-FILES_PER_WORKER: Final = 3  # two ends of its queue, and the pipe that reports its exit
-TENSORS_PER_BATCH: Final = 8  # of a large batch; each tensor in shared memory is an open file on Linux
-BASE_PROCESSES: Final = 8  # per training process: torch's own, and the writers of journal and checkpoints
-PROCESSES_PER_WORKER: Final = 3  # the worker, and the threads that feed its queue
+BASE_FILES: Final = 64  # libraries, the journal, data files, the terminal
+FILES_PER_WORKER: Final = 3  # both ends of the worker's queue, and the pipe that reports its exit
+TENSORS_PER_BATCH: Final = 8  # in a large batch; each tensor in shared memory is an open file on Linux
+BASE_PROCESSES: Final = 8  # threads per training process: those of torch, and the writers of journal and checkpoints
+PROCESSES_PER_WORKER: Final = 3  # the worker process, and the threads that feed its queue
 
 
 @check("Cores and workers", "processor", failure="ENV002")
@@ -37,51 +37,51 @@ def check_worker_count(machine: Machine, run: RunRequirements) -> Diagnosis:
 
 @check("Threads", "processor")
 def check_threads(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check that there is a core for each thread of all processes. Libraries ignore the limits of a container."""
+    """Check that there is a core for each thread of all processes: libraries ignore the limits of a container."""
     if machine.torch is None:
         return None
     threads, usable = run.threads or machine.torch.threads, machine.usable_cores
     if run.processes > 1 and run.threads is None and "OMP_NUM_THREADS" not in machine.environment:
         threads = 1  # the default of torchrun
-    share = max(1, int(usable // run.processes))
+    cores_per_process = max(1, int(usable // run.processes))
     if threads * run.processes > max(usable, run.processes):
         limit = f" (the group's limit; torch counts {machine.cores})" if usable < machine.cores else ""
         count = f"{run.processes} processes of {threads} threads" if run.processes > 1 else f"{threads} threads"
         return warning(
             f"{count} per operation share {usable:g} cores{limit}: they wait for each other, and small "
             "operations become many times slower.",
-            f"OMP_NUM_THREADS={share}, or the setting --threads {share}.",
+            f"OMP_NUM_THREADS={cores_per_process}, or the setting --threads {cores_per_process}.",
         )
     return ok(f"{format_count(threads, 'thread')} per operation, for {usable:g} usable cores.")
 
 
 @check("Memory", "memory")
 def check_memory(machine: Machine, run: RunRequirements) -> Diagnosis:
-    """Check that there is memory for what a run keeps: within the group's limit, not only in the machine."""
-    left, total = machine.available_bytes, machine.memory_bytes
-    if left is None:
-        return unknown("The system does not report how much memory is left.")
+    """Check that the state and batches of a run fit into the memory that the machine and the cgroup leave."""
+    available, total = machine.available_bytes, machine.memory_bytes
+    if available is None:
+        return unknown("The system does not report how much memory is available.")
     limit = machine.memory_limit_bytes
     limited = limit is not None and total is not None and limit < total
-    of = (
+    suffix = (
         f"; the group's limit is {format_size(limit or 0)}, of the machine's {format_size(total or 0)}"
         if limited
         else ""
     )
-    # Each process holds the state; while it is saved, the first one holds a copy of it.
+    # Each process holds the state; while a checkpoint is saved, the first process also holds a copy.
     needed = (run.checkpoint_bytes or 0) * (run.processes + 1) + (run.in_flight_bytes or 0)
-    message = f"{format_size(left)} of memory are available{of}"
+    message = f"{format_size(available)} of memory are available{suffix}"
     remedy = "Raise the limit of the container or job." if limited else "End other programs, or use a larger machine."
-    if needed > left and not machine.gpus:
+    if needed > available and not machine.gpus:
         return error(f"{message}, but the state and batches of this run take {format_size(needed)}.", remedy)
-    if left < MIN_MEMORY:
+    if available < MIN_MEMORY:
         return warning(f"{message}: the system kills the largest process when memory runs out.", remedy)
     return ok(f"{message}.")
 
 
 @check("Shared memory", "memory", failure="ENV003")
 def check_shared_memory(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check that the batches of loader workers fit into /dev/shm, of which a container has 64 MB by default."""
+    """Check that the batches of loader workers fit into /dev/shm, whose default size in a container is 64 MB."""
     if machine.system != "Linux":
         return None
     if machine.shared is None:
@@ -91,13 +91,13 @@ def check_shared_memory(machine: Machine, run: RunRequirements) -> Diagnosis | N
         each = f" for each of {run.processes} processes" if run.processes > 1 else ""
         return error(
             f"{SHARED_MEMORY} has {format_size(free)} free; {run.workers} workers{each} prefetch {PREFETCH} batches of "
-            f"{format_size(run.batch_bytes or 0)} into it: {format_size(needed)}. A worker would die of a bus error.",
+            f"{format_size(run.batch_bytes or 0)} into it: {format_size(needed)}. A bus error would kill a worker.",
             f"{_enlarge_shared_memory(machine, needed)} Or use fewer workers or smaller micro-batches.",
         )
     if needed is None and run.workers != 0 and machine.shared.total_bytes <= SMALL_SHARED_MEMORY:
         return warning(
-            f"{SHARED_MEMORY}, through which loader workers pass batches, has a size of "
-            f"{format_size(machine.shared.total_bytes)} only.",
+            f"{SHARED_MEMORY}, through which loader workers pass batches, has a size of only "
+            f"{format_size(machine.shared.total_bytes)}.",
             _enlarge_shared_memory(machine, SMALL_SHARED_MEMORY),
         )
     batches = f"; prefetched batches take {format_size(needed)}" if needed else ""
@@ -115,7 +115,7 @@ def _enlarge_shared_memory(machine: Machine, needed: int) -> str:
 
 @check("Open files", "memory")
 def check_open_files(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check that one process may open enough files: pipes of workers, and every tensor in shared memory."""
+    """Check that one process may open enough files: the workers' pipes, and a file for each tensor in shared memory."""
     if machine.open_files is None:
         return None
     soft, hard = machine.open_files

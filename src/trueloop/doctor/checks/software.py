@@ -53,9 +53,9 @@ def check_torch_installed(machine: Machine, run: RunRequirements) -> Diagnosis:
 
 @check("Torchvision and torchaudio", "software")
 def check_fitting_packages(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check that torchvision and torchaudio were built for the installed PyTorch: their binaries fit one version only.
+    """Check that torchvision and torchaudio were built for the installed PyTorch: their binaries fit only one version.
 
-    Source: the version that each names in its own metadata, "Requires-Dist: torch==2.13.0".
+    Source: the version that the metadata of each package names: "Requires-Dist: torch==2.13.0".
     """
     if machine.torch is None or not machine.packages:
         return None
@@ -67,7 +67,7 @@ def check_fitting_packages(machine: Machine, run: RunRequirements) -> Diagnosis 
         return warning(
             f"{' '.join(mismatches)} Importing it fails.",
             f"Install them together: pip install --force-reinstall torch=={_without_build(torch)} {names}{index}; "
-            f"or remove what is not needed: pip uninstall {names}.",
+            f"or remove the packages that you do not need: pip uninstall {names}.",
         )
     return ok("; ".join(f"{name} {each.version} fits torch {torch}" for name, each in machine.packages.items()) + ".")
 
@@ -100,7 +100,7 @@ def check_debugging(machine: Machine, run: RunRequirements) -> Diagnosis:
 
 @check("Output", "output")
 def check_output_buffering(machine: Machine, run: RunRequirements) -> Diagnosis:
-    """Check that printed lines appear at once: a buffer delays a container's log and is lost with a killed process."""
+    """Check that printed lines appear immediately: a buffer delays a container's log and is lost in a kill."""
     if not machine.output_buffered:
         return ok("Standard output is not block-buffered.")
     message, remedy = "Standard output is buffered in blocks of 8 KiB", "PYTHONUNBUFFERED=1"

@@ -1,4 +1,4 @@
-"""Checks of the folder that holds runs: free space, write permission, and the kind of file system."""
+"""Checks of the folder for runs: free space, write permission, and the type of its file system."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ FREE_SPACE: Final = "Free some space, or name a folder on another disk with --ru
 
 @check("Disk", "disk")
 def check_disk(machine: Machine, run: RunRequirements) -> Diagnosis | None:
-    """Check that checkpoints can be written and fit on the disk."""
+    """Check that the run can write its checkpoints, and that they fit on the disk."""
     folder = machine.folder
     if folder is None:
         return None
@@ -22,7 +22,8 @@ def check_disk(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     if folder.space is None:
         return unknown(f"The free space in {folder.path} is unknown.")
     if folder.files_left is not None and folder.files_left < MIN_FREE_FILES:
-        return error(f"{folder.path} has room for {format_count(folder.files_left, 'file')} more (inodes).", FREE_SPACE)
+        files = format_count(folder.files_left, "file")
+        return error(f"{folder.path} can hold only {files} more (free inodes).", FREE_SPACE)
     return _compare_checkpoints(folder.path, folder.space.free_bytes, run)
 
 
@@ -53,7 +54,7 @@ def check_run_folder(machine: Machine, run: RunRequirements) -> Diagnosis | None
         )
     if machine.container and folder.kind in ("overlay", "aufs"):
         return warning(
-            f"{folder.path} is in the container's writable layer, which is removed with it, runs and checkpoints too.",
+            f"{folder.path} is in the container's writable layer: removing the container deletes runs and checkpoints.",
             "Mount a volume there, name one with --run-dir, or copy checkpoints away with --checkpoint.mirror.",
         )
     return ok(f"{folder.path} is on {folder.kind}.")

@@ -1,1 +1,1 @@
-"""Follow runs while they are in progress: write and read live feeds, tail journals, and lay out both for a page."""
+"""Follow runs in progress: write and read live feeds, read growing journals, and prepare both for a page."""

@@ -1,4 +1,4 @@
-"""Collect gradient norms by layer for a heat map: one row per layer, one column per update, both bounded."""
+"""Collect gradient norms by layer for a heat map, with one row per layer and one column per update, both limited."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from trueloop.core.downsampling import DownsampledSeries
 
 MAX_COLUMNS: Final = 240
 MAX_LAYERS: Final = 256
-MAX_NAME_CHARS: Final = 120  # of a layer name
-MAX_CELLS: Final = 12_000  # of a rendered heat map; more layers mean fewer columns
+MAX_NAME_CHARS: Final = 120  # length of a layer name
+MAX_CELLS: Final = 12_000  # cells of a rendered heat map; more layers mean fewer columns
 MAX_SHADE: Final = 255
 _MIN_NORM: Final = 1e-30  # smaller norms count as zero
 
 
 class LayerNorms:
-    """Norms by layer and update; rows are looked up by layer name."""
+    """Gradient norms by layer and update."""
 
     def __init__(self) -> None:
         self.layers: list[str] = []
         self.columns: DownsampledSeries[dict[int, float]] = DownsampledSeries(MAX_COLUMNS)
-        """For each update, the norms by row index."""
+        """For each update, the norms by index in ``layers``."""
         self._rows: dict[str, int] = {}
 
     def add(self, update: int, layers: Sequence[str], norms: Sequence[Any]) -> None:
@@ -36,19 +36,19 @@ class LayerNorms:
         self.columns.add(update, column)
 
     def to_heatmap(self) -> dict[str, Any] | None:
-        """Return the data of a heat map; None if there is none.
+        """Return the data of a heat map; None if there are no norms.
 
         Returns:
-            "updates"; "layers"; "norms", per layer one value per update (None: not stepped); "shades", of the same
-            shape, from 0 to 255 on a log scale (-1: not finite); "low" and "high", the norms of shades 0 and 255.
+            "updates"; "layers"; "norms", a list per layer of one value per update (None = not stepped); "shades" of the
+            same shape, from 0 to 255 on a log scale (-1 = not finite); "low" and "high", the norms of shades 0 and 255.
         """
         stride = max(1, -(-len(self.columns.values) * len(self.layers) // MAX_CELLS))
         columns = self.columns.values[::stride]
         if not columns:
             return None
         norms = [[column.get(row) for column in columns] for row in range(len(self.layers))]
-        seen = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _MIN_NORM]
-        low, high = (min(seen), max(seen)) if seen else (1.0, 1.0)
+        valid = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _MIN_NORM]
+        low, high = (min(valid), max(valid)) if valid else (1.0, 1.0)
         return {
             "updates": self.columns.updates[::stride],
             "layers": list(self.layers),

@@ -1,4 +1,4 @@
-"""Read the feed of a watched program while it runs, in bounded memory; see `live.writer` for the writer."""
+"""Read the feed of a watched program while the program runs, in bounded memory; `live.writer` writes the feed."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -28,10 +28,11 @@ class ProgramStatus:
     """Seconds since the program started."""
     updates: int
     state: str
-    """"running", "finished", "failed" (exit code not 0) or "killed"."""
+    """State of the program: "running", "finished", "failed" (its exit code is not 0) or "killed"."""
     code: int | None
+    """Exit code; None while the program runs, and if it was killed."""
     timing: Mapping[str, float] | None
-    """Seconds of an update, and the shares of it by part."""
+    """Seconds per update, and the share of each phase; None if they are unknown."""
 
 
 class FeedReader:
@@ -45,15 +46,15 @@ class FeedReader:
         self.folder = folder
         self.tail = Tail(folder / FEED_NAME)
         self.problem = ""
-        """Why reading stopped; empty while the feed is readable."""
+        """Why reading stopped; "" while the feed is readable."""
         self.about: dict[str, Any] = {}
         self.started_at = 0.0
-        """When the program started, in seconds since 1970."""
+        """Start time of the program, in seconds since 1970."""
         self.series: dict[str, DownsampledSeries[float]] = {}
         self.layers = LayerNorms()
         self.findings: deque[dict[str, Any]] = deque(maxlen=MAX_FINDINGS)
         self.report: dict[str, Any] | None = None
-        """The sanitizer's report, written at the end of the program."""
+        """The sanitizer's report as JSON, which is written at the end of the program; None before that."""
         self.excerpts: list[Any] = []
         """Source excerpts of the error that ended the program."""
         self.end_summary = ""
@@ -66,9 +67,9 @@ class FeedReader:
         return not self.problem and self._read_something and self.tail.remaining > 0
 
     def poll(self) -> bool:
-        """Read new lines, at most one chunk; return whether there were any. Errors end up in ``problem``.
+        """Read at most one chunk of new lines and return whether there were any; errors are stored in ``problem``.
 
-        Cost: 0.1 s at most.
+        Cost: at most 0.1 s.
         """
         self._read_something = False
         if self.problem:
@@ -87,7 +88,7 @@ class FeedReader:
         return self._read_something
 
     def status(self) -> ProgramStatus:
-        """Read the current status of the program; unreadable values fall back to defaults."""
+        """Read the current status of the program; unreadable values are replaced by defaults."""
         position = read_position(self.folder)
         code = _int_or_none(position.get("ended"))
         if code is not None:
@@ -112,40 +113,39 @@ class FeedReader:
                     raise InvalidData(f"The feed has schema {record['schema']!r}; this trueloop reads {SCHEMA}.")
                 self.about, self.started_at = record, float(record["time"])
             case "numbers":
-                self._take_numbers(record)
+                self._add_numbers(record)
             case "finding":
                 self.findings.append(record)
             case "ended":
                 report = record.get("report")
                 self.report = cast("dict[str, Any]", report) if isinstance(report, dict) else None
-                self._take_report(self.report or {})
+                self._add_report(self.report or {})
                 excerpts = record.get("error_excerpts")
                 self.excerpts = cast("list[Any]", excerpts) if isinstance(excerpts, list) else []
                 self.end_summary = str(record.get("nothing") or "")
             case _:
                 return  # written by a newer trueloop
 
-    def _take_report(self, report: Mapping[str, Any]) -> None:
-        """Replace series by those of the report, which are complete even if the program was too short for a write."""
+    def _add_report(self, report: Mapping[str, Any]) -> None:
+        """Replace series by those of the report, which are complete even if the program ended before the next write."""
         series: Mapping[str, Any] = report.get("series") or {}
         self.series = {name: each for name, each in self.series.items() if name not in series}
-        self._take_numbers({"series": {name: [each["updates"], each["values"]] for name, each in series.items()}})
+        self._add_numbers({"series": {name: [each["updates"], each["values"]] for name, each in series.items()}})
         layers: Mapping[str, Any] | None = report.get("layer_gradient_norms")
         if layers:
             self.layers, names = LayerNorms(), [str(name) for name in layers["layers"]]
             for update, norms in zip(layers["updates"], zip(*layers["norms"], strict=True), strict=True):
                 self.layers.add(_parse_update(update), names, norms)
 
-    def _take_numbers(self, record: Mapping[str, Any]) -> None:
+    def _add_numbers(self, record: Mapping[str, Any]) -> None:
         series: Mapping[str, Any] = record["series"]
         for name, (updates, values) in series.items():
             if name not in self.series:
                 if len(self.series) >= MAX_SERIES:
                     continue
                 self.series[name] = DownsampledSeries(MAX_POINTS)
-            kept = self.series[name]
             for update, value in zip(updates, values, strict=True):
-                kept.add(_parse_update(update), float(value))
+                self.series[name].add(_parse_update(update), float(value))
         if "layers" in record:
             self._names = [str(name) for name in record["layers"]]
         if "norms" in record:

@@ -1,4 +1,4 @@
-"""Manage the live folder, private to its user, in which every watched program has a folder of its own.
+"""Manage the live folder, which is private to its user and has a subfolder for every watched program.
 
 LIVE/20261121-220301-4711/feed.jsonl   the events, line by line
 LIVE/20261121-220301-4711/now          the current position, one line preceded by its checksum
@@ -40,25 +40,25 @@ def ensure_private_folder(folder: Path) -> None:
 
 
 def is_private_folder(folder: Path) -> bool:
-    """True for a folder, not a link, that belongs to this user and is not accessible to others.
+    """Return True for a folder, not a link, that belongs to this user and that other users cannot access.
 
     Below a shared temporary folder, any other user may have created a folder of this name first.
     """
     try:
-        seen = folder.lstat()
+        info = folder.lstat()
     except OSError:
         return False
-    private = not hasattr(os, "getuid") or (seen.st_uid == _user() and not seen.st_mode & 0o077)
-    return stat.S_ISDIR(seen.st_mode) and private
+    private = not hasattr(os, "getuid") or (info.st_uid == _user() and not info.st_mode & 0o077)
+    return stat.S_ISDIR(info.st_mode) and private
 
 
 def new_program_name(now: float, *, rank: int | None) -> str:
-    """Return a folder name for this process: start time, process id, and rank if there are several."""
+    """Return a folder name for this process: start time, process id, and rank if the program has several processes."""
     return strftime("%Y%m%d-%H%M%S", gmtime(now)) + f"-{os.getpid()}" + ("" if rank is None else f"-r{rank}")
 
 
 def is_program_name(word: str) -> bool:
-    """True for names that `new_program_name` returns, which cannot lead out of the folder."""
+    """Return True for names of `new_program_name`, which cannot lead out of the live folder."""
     return _NAME.fullmatch(word) is not None
 
 
@@ -68,21 +68,21 @@ def program_names(folder: Path) -> list[str]:
         return []
     try:
         with os.scandir(folder) as entries:
-            found = [each.name for each in entries if is_program_name(each.name) and each.is_dir(follow_symlinks=False)]
-    except OSError:  # it was removed meanwhile
+            names = [each.name for each in entries if is_program_name(each.name) and each.is_dir(follow_symlinks=False)]
+    except OSError:  # the folder was removed meanwhile
         return []
-    return sorted(found, reverse=True)
+    return sorted(names, reverse=True)
 
 
 def remove_ended_programs(
     folder: Path, is_running: Callable[[Path], bool] = lambda path: False, keep: int = MAX_ENDED_PROGRAMS
 ) -> None:
-    """Remove the folders of all but the newest ended programs; a folder with foreign files is kept.
+    """Remove the folders of all but the newest ended programs; a folder with other files than a feed is not removed.
 
     Args:
         folder: the live folder.
-        is_running: whether the program of a folder is still running.
-        keep: number of folders to keep.
+        is_running: function that returns True if the program of a folder is still running.
+        keep: number of newest folders to keep.
     """
     for name in program_names(folder)[keep:]:
         if is_running(folder / name):

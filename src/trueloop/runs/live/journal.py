@@ -1,6 +1,7 @@
 """Read a journal while its run is in progress, in bounded memory and a bounded amount at a time.
 
-`runs.journal.read_journal` reads a complete journal and trusts it; here a page polls files from untrusted sources.
+`runs.journal.read_journal` reads a complete journal and trusts it. This reader serves a page that polls journals from
+untrusted sources.
 """
 
 from collections import deque
@@ -19,16 +20,16 @@ from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.rows import Rows, row_of_update
 from trueloop.runs.live.tail import Tail
 
-MAX_UPDATES_PER_POLL: Final = 40_000  # 0.1 s
-MAX_ROWS_PER_LINE: Final = 100_000  # a run writes ten lines a second
+MAX_UPDATES_PER_POLL: Final = 40_000  # reading these takes 0.1 s
+MAX_ROWS_PER_LINE: Final = 100_000  # a run writes ten lines per second
 MAX_COUNT: Final = 2**53
 MAX_METRICS: Final = 48  # further metrics are ignored
-MAX_SPLITS: Final = 8  # each split is a curve of each metric
-MAX_NAME_CHARS: Final = 200  # of a metric or split
+MAX_SPLITS: Final = 8  # each metric has one curve per split
+MAX_NAME_CHARS: Final = 200  # length of the name of a metric or split
 MAX_EVALUATIONS: Final = 4000
-MAX_LISTED: Final = 500  # the newest notes, findings and checkpoints
-MAX_TEXT_CHARS: Final = 2000  # of a text on a page
-_MAX_GROUPS: Final = 16  # parameter groups whose learning rates are read
+MAX_LISTED: Final = 500  # number of newest notes, findings and checkpoints
+MAX_TEXT_CHARS: Final = 2000  # length of a text on a page
+_MAX_GROUPS: Final = 16  # number of parameter groups whose learning rates are read
 _COLUMNS: Final = ("epoch", "loss", "grad_norm", "lr", "examples", "wait_s", "total_s", "skipped")
 
 
@@ -49,14 +50,14 @@ class JournalReader:
 
     def _reset(self) -> None:
         self.problem = ""
-        """Why reading stopped; empty while the journal is readable."""
+        """Why reading stopped; "" while the journal is readable."""
         self.started: RunStarted | None = None
         self.started_at = 0.0
         self.processes = 0
         self.epoch = 0
         self.rows = Rows()
         self.rates: list[DownsampledSeries[float]] = []
-        """Learning rates of the parameter groups from the second on, where they differ."""
+        """Learning rates of the second and further parameter groups; empty if all groups have the same rate."""
         self.memory: DownsampledSeries[float] = DownsampledSeries()
         self.evaluations: list[Evaluated] = []
         self.checkpoints: deque[CheckpointSaved] = deque(maxlen=MAX_LISTED)
@@ -76,7 +77,7 @@ class JournalReader:
 
     @property
     def update(self) -> int:
-        """The newest update that was not superseded."""
+        """The newest update that no resume has superseded."""
         if self.rows.rows:
             return self.rows.rows[-1].update
         return self.started.start_update if self.started else 0
@@ -88,9 +89,9 @@ class JournalReader:
         return TimeSplit(computing=max(0.0, total - waiting), waiting=waiting, **self._spent)
 
     def poll(self) -> bool:
-        """Read new lines, at most one chunk; return whether there were any. Errors end up in ``problem``.
+        """Read at most one chunk of new lines and return whether there were any; errors are stored in ``problem``.
 
-        Cost: 0.1 s at most.
+        Cost: at most 0.1 s.
         """
         self._read_something = False
         if self.problem and not self._pending and not self._reopen_if_replaced():
@@ -113,7 +114,7 @@ class JournalReader:
         return self._read_something
 
     def _reopen_if_replaced(self) -> bool:
-        """Start over if the damaged journal was replaced by another file; return whether it was."""
+        """Start over and return True if another file replaced the damaged journal."""
         if not self.tail.was_replaced():
             return False
         self.tail = Tail(self.run_dir / JOURNAL_NAME)
@@ -125,13 +126,13 @@ class JournalReader:
         self.problem, self._pending = problem, []
 
     def _add_pending(self) -> None:
-        left = MAX_UPDATES_PER_POLL
-        while self._pending and left > 0:
+        budget = MAX_UPDATES_PER_POLL
+        while self._pending and budget > 0:
             self._line += 1
-            left -= self._add_line(self._pending.pop())
+            budget -= self._add_line(self._pending.pop())
 
     def _add_line(self, line: bytes) -> int:
-        """Add one line; return its cost, in updates."""
+        """Add one line, and return how many updates would take as long."""
         record: Any = parse_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
@@ -146,7 +147,7 @@ class JournalReader:
     def _add_updates(self, record: Mapping[str, Any]) -> int:
         first, count = int(record["update"]), int(record.get("rows", 1))
         if not 1 <= count <= MAX_ROWS_PER_LINE or not 0 <= first < MAX_COUNT:
-            raise ValueError(f"{count} updates from {first} on")
+            raise ValueError(f"a line of {count} updates from update {first}")
         if first <= self.update and self.rows.rows:
             raise ValueError(f"update {first} after update {self.update}: two processes wrote at once")
         columns = [expand_column(record[name], count) for name in _COLUMNS]
@@ -199,7 +200,7 @@ class JournalReader:
             if len(name) <= MAX_NAME_CHARS and (name in self._metrics or len(self._metrics) < MAX_METRICS):
                 self._metrics.add(name)
                 metrics[name] = value
-        if len(self.evaluations) >= MAX_EVALUATIONS:  # keep every second one, and the best
+        if len(self.evaluations) >= MAX_EVALUATIONS:  # keep every second evaluation, and the best ones
             self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
             del self.evaluations[: -(MAX_EVALUATIONS - 1)]
         self.evaluations.append(
@@ -215,15 +216,15 @@ class JournalReader:
         )
 
     def _add_start(self, event: RunStarted, at: float) -> None:
-        """Drop everything after the checkpoint that this process starts from; a fresh start drops everything."""
+        """Start a new process: drop what follows the checkpoint that it resumes, or everything for a fresh start."""
         done = event.start_update
         if done == 0 or self.started is None:
             self.started_at, self.processes = at, 0
         self.started, self.end = event, None
         self.processes += 1
         self.rows.drop_after(done)
-        for thinned in (*self.rates, self.memory):
-            thinned.drop_after(done)
+        for series in (*self.rates, self.memory):
+            series.drop_after(done)
         self.evaluations = [each for each in self.evaluations if each.update <= done]
         self.layers.columns.drop_after(done)
         self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), MAX_LISTED)

@@ -1,4 +1,4 @@
-"""Lay out a run in progress for a page: plain JSON values, bounded lists, texts that the page must escape."""
+"""Convert a run in progress to data for a page: JSON values, bounded lists, and texts that the page must escape."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -17,17 +17,17 @@ from trueloop.runs.report import OUTCOMES
 from trueloop.runs.report_sections import FINDING_KIND, TIME_LABELS
 
 MAX_SETTINGS: Final = 200
-MAX_ITEMS: Final = 100  # the newest notes, findings and checkpoints
-MAX_EXCERPT_LINES: Final = 60  # of an excerpt of a finding
-MAX_CHECKPOINT_NAMES: Final = 2000  # read from a run folder
+MAX_ITEMS: Final = 100  # number of newest notes, findings and checkpoints
+MAX_EXCERPT_LINES: Final = 60  # lines in an excerpt of a finding
+MAX_CHECKPOINT_NAMES: Final = 2000  # number of names to read from a run folder
 NO_NORMS_MESSAGES: Final = {
     "trained": "This run's journal has no gradient norms by layer.",
-    "watched": "No gradient norms by layer yet: reading gradients on an accelerator would make it wait.",
+    "watched": "No gradient norms by layer yet: they are not read on a GPU, which would have to wait for that.",
 }
 
 
 def run_page(run: JournalReader) -> dict[str, Any]:
-    """Lay out a run of `trueloop train`."""
+    """Return the page data of a run of `trueloop train`."""
     started, split = run.started, run.time_split()
     state, tone, words = _describe_state(run)
     spent = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
@@ -69,7 +69,7 @@ def run_page(run: JournalReader) -> dict[str, Any]:
 
 
 def feed_page(feed: FeedReader) -> dict[str, Any]:
-    """Lay out a program under `trueloop run --lab`."""
+    """Return the page data of a program under `trueloop run --lab`."""
     now, report = feed.status(), feed.report or {}
     shares = {name.removesuffix("_share"): value for name, value in (now.timing or {}).items()}
     update_s = shares.pop("update_s", 0.0)
@@ -112,7 +112,7 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
 
 
 def panel_json(panel: Panel) -> dict[str, Any]:
-    """Convert a panel to JSON with five significant digits; non-finite values were dropped already."""
+    """Convert a panel to JSON with values of five significant digits; its curves have no non-finite values."""
     record = asdict(panel)
     for curve in record["curves"]:
         curve["y"] = [float(f"{value:.5g}") for value in curve["y"]]
@@ -135,7 +135,7 @@ def run_state(run: JournalReader) -> str:
 
 
 def _describe_state(run: JournalReader) -> tuple[str, str, str]:
-    far = f"{format_count(run.epoch, 'epoch')}, {format_count(run.update, 'update')}"
+    progress = f"{format_count(run.epoch, 'epoch')}, {format_count(run.update, 'update')}"
     if run.problem:
         return "damaged", "bad", run.problem
     if run.started is None:
@@ -143,22 +143,22 @@ def _describe_state(run: JournalReader) -> tuple[str, str, str]:
     if run.end is not None:
         reason = _text(run.end.reason)
         tone, _ = OUTCOMES.get(reason, ("warn", reason))
-        return reason, tone, f"{far} in {format_duration(run.end.seconds)}."
+        return reason, tone, f"{progress} in {format_duration(run.end.seconds)}."
     training = is_training(run.run_dir)
     if training:
-        return "running", "good", f"{far} so far."
+        return "running", "good", f"{progress} so far."
     state = "unknown" if training is None else "killed"
-    return state, "warn", f"No end is recorded after {far}; the same command resumes it."
+    return state, "warn", f"No end is recorded after {progress}; the same command resumes the run."
 
 
 def _checkpoints(run: JournalReader) -> list[dict[str, Any]]:
-    """List the newest checkpoints, and whether their folders still exist in the run folder."""
-    there: set[str] = set()
+    """List the newest checkpoints, each with whether its folder still exists in the run folder."""
+    existing: set[str] = set()
     try:
         with os.scandir(run.run_dir / "checkpoints") as entries:
-            there = {entry.name for entry, _ in zip(entries, range(MAX_CHECKPOINT_NAMES), strict=False)}
+            existing = {entry.name for entry, _ in zip(entries, range(MAX_CHECKPOINT_NAMES), strict=False)}
     except OSError:  # no checkpoint was saved
-        there = set()
+        existing = set()
     return [
         {
             "name": _text(name := PurePath(each.path).name),
@@ -166,7 +166,7 @@ def _checkpoints(run: JournalReader) -> list[dict[str, Any]]:
             "epoch": each.epoch,
             "metrics": {_text(key): value for key, value in list(each.metrics.items())[:8]},
             "seconds": each.seconds,
-            "there": name in there,
+            "there": name in existing,
         }
         for each in reversed(list(run.checkpoints)[-MAX_ITEMS:])
     ]
@@ -182,19 +182,18 @@ def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _feed_findings(feed: FeedReader) -> list[dict[str, Any]]:
-    """List the findings of a feed; once the program has ended, with their final counts."""
-    seen = {
+    """List the findings of a feed, with their final counts if the program has ended."""
+    final = {
         _identity(each): cast("dict[str, Any]", each)
         for each in _list(feed.report or {}, "findings")
         if isinstance(each, dict)
     }
-    found: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
     for record in list(feed.findings)[-MAX_ITEMS:]:
         finding = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
-        last = seen.get(_identity(finding), finding)
-        found.append(_finding(last, _list(record, "excerpts")))
+        findings.append(_finding(final.get(_identity(finding), finding), _list(record, "excerpts")))
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
+    return sorted(findings, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
 
 
 def _identity(finding: Mapping[str, Any]) -> tuple[str, ...]:
@@ -251,8 +250,8 @@ def _verdicts(report: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _list(record: Mapping[str, Any], name: str) -> list[Any]:
-    found = record.get(name)
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    value = record.get(name)
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:

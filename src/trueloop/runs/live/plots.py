@@ -1,4 +1,4 @@
-"""Build the panels of a run in progress from merged rows: the same panels as in its report."""
+"""Build the panels of a run in progress from merged rows; they are the same panels as in the run's report."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from trueloop.runs.panels import GROUP_ROLES, Curve, Panel, Role
 from trueloop.runs.series import default_span, envelope, smooth
 
 SPLIT_ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
-MAX_MARKS: Final = 200  # updates marked under a plot; more are indistinguishable
-MAX_POINTS: Final = 400  # of a curve, which is sent repeatedly while the run is in progress
+MAX_MARKS: Final = 200  # number of marked updates under a plot; more could not be distinguished
+MAX_POINTS: Final = 400  # points of a curve, which is sent repeatedly while the run is in progress
 SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
     "lr": ("Learning rate", "rate"),
     "memory_mib": ("Memory (MiB)", "memory"),
@@ -26,7 +26,7 @@ SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
 
 def run_panels(run: JournalReader) -> list[Panel]:
     """Build the panels of a journal: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
-    drawn = [
+    panels = [
         _loss_panel(run),
         *_metric_panels(run),
         _rate_panel(run),
@@ -34,20 +34,20 @@ def run_panels(run: JournalReader) -> list[Panel]:
         *_speed_panels(run),
         _series_panel("memory_mib", run.memory),
     ]
-    return [panel for panel in drawn if any(curve.y for curve in panel.curves)]
+    return [panel for panel in panels if any(curve.y for curve in panel.curves)]
 
 
 def feed_panels(feed: FeedReader) -> list[Panel]:
     """Build the panels of a feed: loss, learning rate, gradient norm, speed, memory, graphs."""
     series = feed.series
-    drawn = [
+    panels = [
         _sampled_panel("loss", "Loss", "train", series.get("loss")),
         _series_panel("lr", series.get("lr")),
         _sampled_panel("grad_norm", "Gradient norm", "norm", series.get("grad_norm"), log=True),
         _pace_panel(series.get("seconds")),
         *(_series_panel(name, series.get(name)) for name in ("memory_mib", "live_graphs")),
     ]
-    return [panel for panel in drawn if any(curve.y for curve in panel.curves) or panel.marks]
+    return [panel for panel in panels if any(curve.y for curve in panel.curves) or panel.marks]
 
 
 def _loss_panel(run: JournalReader) -> Panel:
@@ -88,8 +88,8 @@ def _rate_panel(run: JournalReader) -> Panel:
     at = [row.update for row in run.rows.rows]
     first = _curve("group 0" if run.rates else "learning rate", "rate", at, [row.lr for row in run.rows.rows])
     others = [
-        _curve(f"group {place}", GROUP_ROLES[place % len(GROUP_ROLES)], thinned.updates, thinned.values)
-        for place, thinned in enumerate(run.rates, 1)
+        _curve(f"group {group}", GROUP_ROLES[group % len(GROUP_ROLES)], series.updates, series.values)
+        for group, series in enumerate(run.rates, 1)
     ]
     curves = [first, *others]
     return Panel(name="lr", title="Learning rate", caption=_range_caption(curves), curves=curves)
@@ -135,20 +135,20 @@ def _sampled_panel(
 ) -> Panel:
     """Build the panel of a series that was sampled in bursts; non-finite values are marked."""
     at, values = (series.updates, series.values) if series else ([], [])
-    shown = [_positive_or_nan(value) for value in values] if log else values
-    line = smooth(shown, default_span(len(shown)))
-    word = {"grad_norm": "norm"}.get(name, name)
-    curves = [_curve(f"{word}, as read", role, at, shown, kind="raw"), _curve(word, role, at, line)]
-    lost = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
-    words = f" {format_count(len(lost), 'value')} not finite, marked below." if lost else ""
+    drawable = [_positive_or_nan(value) for value in values] if log else values
+    line = smooth(drawable, default_span(len(drawable)))
+    label = {"grad_norm": "norm"}.get(name, name)
+    curves = [_curve(f"{label}, as read", role, at, drawable, kind="raw"), _curve(label, role, at, line)]
+    nonfinite = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
+    remark = f" {format_count(len(nonfinite), 'value')} not finite, marked below." if nonfinite else ""
     log = log or _suits_log_scale(line)
     return Panel(
         name=name,
         title=title,
-        caption=_newest_caption(curves[1:]) + words,
+        caption=_newest_caption(curves[1:]) + remark,
         curves=curves,
         log=log,
-        marks=_subsample(lost),
+        marks=_subsample(nonfinite),
     )
 
 
@@ -160,7 +160,7 @@ def _series_panel(name: str, series: DownsampledSeries[float] | None) -> Panel:
 
 def _pace_panel(seconds: DownsampledSeries[float] | None) -> Panel:
     points = list(zip(seconds.updates, seconds.values, strict=True)) if seconds else []
-    paces = [(at, (at - then) / (s - start)) for (then, start), (at, s) in pairwise(points) if s > start]
+    paces = [(after, (after - before) / (s - start)) for (before, start), (after, s) in pairwise(points) if s > start]
     curves = [_curve("updates/s", "speed", [at for at, _ in paces], [pace for _, pace in paces])]
     return Panel(name="throughput", title="Updates per second", caption=_range_caption(curves), curves=curves)
 
@@ -171,7 +171,7 @@ def _curve(label: str, role: Role, at: Sequence[float], values: Sequence[float],
 
 
 def _range_curve(label: str, role: Role, at: Sequence[int], ends: Sequence[tuple[float, float]]) -> Curve:
-    """Build the curve of the range that merged updates spanned."""
+    """Build a curve that alternates between the lowest and highest value of each row of merged updates."""
     merged = any(low != high for low, high in ends if not math.isnan(low))
     xs = [update for update in at for _ in (0, 1)] if merged else at
     ys = [end for both in ends for end in both] if merged else [low for low, _ in ends]
@@ -205,7 +205,7 @@ def _range_caption(curves: Sequence[Curve]) -> str:
 
 
 def _suits_log_scale(values: Sequence[float]) -> bool:
-    """True if a linear axis would show the last values as zero."""
+    """Return True if a linear axis would show the smallest values as zero."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and suits_log_scale(min(finite), max(finite))
 
@@ -215,5 +215,5 @@ def _positive_or_nan(value: float) -> float:
 
 
 def _subsample(updates: Sequence[int]) -> list[int]:
-    several = list(updates)
-    return several[:: max(1, len(several) // MAX_MARKS)]
+    every = list(updates)
+    return every[:: max(1, len(every) // MAX_MARKS)]

@@ -1,6 +1,6 @@
-"""Read and write the current position of a watched program: one line preceded by its checksum, overwritten in place.
+"""Read and write the current position of a watched program: a line with its checksum, which is overwritten in place.
 
-Renaming a new file over the old one would also be safe for readers, but takes a hundred times as long on ext4.
+Replacing the file by a new one would also be safe for readers, but takes a hundred times as long on ext4.
 """
 
 import os
@@ -14,7 +14,7 @@ from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.live.folder import POSITION_NAME
 from trueloop.runs.live.process_alive import is_alive
 
-LINE_BYTES: Final = 1024  # the checksum and padding included
+LINE_BYTES: Final = 1024  # including the checksum and padding
 MAX_READ_ATTEMPTS: Final = 4  # the writer may be in the middle of a write
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
@@ -27,9 +27,9 @@ def encode_position(position: Mapping[str, Any]) -> bytes:
 
 def decode_position(data: bytes) -> bytes | None:
     """Return the JSON of an encoded position; None if its checksum does not match because a write is in progress."""
-    seal, _, text = data.partition(b" ")
+    checksum, _, text = data.partition(b" ")
     text = text.strip()
-    return text if seal == b"%08x" % zlib.crc32(text) else None
+    return text if checksum == b"%08x" % zlib.crc32(text) else None
 
 
 def write_position(folder: Path, position: Mapping[str, Any]) -> None:
@@ -62,6 +62,6 @@ def read_position(folder: Path) -> dict[str, Any]:
 
 
 def is_running(position: Mapping[str, Any]) -> bool:
-    """True if a program has not recorded its end and its process is alive."""
+    """Return True if a program has not recorded its end and its process is alive."""
     pid = position.get("pid")
     return position.get("ended") is None and type(pid) is int and is_alive(pid, str(position.get("start_ticks") or ""))

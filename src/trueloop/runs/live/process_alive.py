@@ -1,4 +1,4 @@
-"""Check whether a process is alive, and not another one that was assigned its id since."""
+"""Check whether a process is alive, even if another process has its id now."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ _START_TICKS_FIELD: Final = 19  # index in /proc/PID/stat after the name: clock 
 
 
 def process_start_ticks(pid: int) -> str:
-    """Return the start time of a process in clock ticks, which distinguishes reused ids; "" if it is unknown."""
+    """Return the start time of a process in clock ticks, which distinguishes processes with one id; "" = unknown."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return line.rpartition(")")[2].split()[_START_TICKS_FIELD]
@@ -17,14 +17,14 @@ def process_start_ticks(pid: int) -> str:
 
 
 def is_alive(pid: int, start_ticks: str) -> bool:
-    """True while the process with this id and start time runs."""
+    """Return True if the process with this id and start time is running."""
     if pid <= 0:
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it belongs to another user
+    except OSError:  # the process belongs to another user
         return not start_ticks
     return not start_ticks or process_start_ticks(pid) == start_ticks
 

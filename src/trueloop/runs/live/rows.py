@@ -1,4 +1,4 @@
-"""Keep the updates of a run of any length in bounded memory: neighbouring rows are merged when there are too many."""
+"""Keep the updates of a run of any length in bounded memory: if there are too many rows, neighbours are merged."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 
 from trueloop.core.protocols import UpdateRow
 
-MAX_ROWS: Final = 4096  # four times the points of a plot
+MAX_ROWS: Final = 4096  # about ten times the points of a plotted curve
 
 
 class Row(NamedTuple):
     """One update, or several consecutive updates merged."""
 
     update: int
-    """The last update of this row."""
+    """Number of the last update of this row."""
     updates: int
     """Number of updates in this row."""
     loss: float
@@ -38,8 +38,8 @@ def row_of_update(row: UpdateRow) -> Row:
     """Return the row of one update."""
     loss = row.loss if math.isfinite(row.loss) else math.nan
     norm = row.grad_norm if math.isfinite(row.grad_norm) else math.nan
-    kept = not row.skipped and not math.isnan(loss)
-    mean = loss if kept else math.nan
+    counts = not row.skipped and not math.isnan(loss)
+    mean = loss if counts else math.nan
     return Row(
         update=row.update,
         updates=1,
@@ -54,13 +54,13 @@ def row_of_update(row: UpdateRow) -> Row:
         total_s=row.total_s,
         examples=row.examples,
         skipped=int(row.skipped),
-        loss_count=int(kept),
+        loss_count=int(counts),
     )
 
 
 @dataclass(slots=True)
 class Rows:
-    """At most `MAX_ROWS` rows in order of update; each merges ``stride`` updates, the newest at most as many."""
+    """At most `MAX_ROWS` rows in order of update; each row merges ``stride`` updates, the newest row maybe fewer."""
 
     rows: list[Row] = field(default_factory=list[Row])
     stride: int = 1

@@ -1,4 +1,4 @@
-"""List runs from the first and last bytes of their journals, without reading or writing anything else."""
+"""List runs by reading only the first and last bytes of their journals."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from trueloop.runs.live.position_file import is_running, read_position
 from trueloop.runs.queries.running import is_training
 
 FIRST_LINE_BYTES: Final = 2**16  # the beginning of a longer line is enough
-TAIL_BYTES: Final = 2**14  # bytes at the end
+TAIL_BYTES: Final = 2**14  # bytes to read at the end of a journal
 MAX_TEXT_CHARS: Final = 120
 MAX_COUNT: Final = 2**52  # larger times and updates are ignored
 
@@ -27,17 +27,17 @@ class RunListing:
 
     id: str
     kind: str
-    """"trained" or "watched"."""
+    """Kind of the run: "trained" or "watched"."""
     name: str
     what: str
-    """The recipe, or the command line."""
+    """Name of the recipe of a trained run, or command line of a watched program."""
     state: str
     changed: float
     """Time of the last change, in seconds since 1970."""
     update: int | None
 
     def matches(self, search: str) -> bool:
-        """True if every word of a search occurs in this entry."""
+        """Return True if every word of a search occurs in this entry."""
         words = f"{self.id} {self.name} {self.what} {self.state}".lower()
         return all(word in words for word in search.lower().split())
 
@@ -64,7 +64,7 @@ def read_feed_listing(folder: Path) -> RunListing:
 
 
 def any_running(folder: Path) -> bool:
-    """True while any program of a live folder runs."""
+    """Return True if any program of a live folder is running."""
     return any(is_running(read_position(folder / name)) for name in program_names(folder))
 
 
@@ -72,28 +72,28 @@ def list_runs(root: Path, search: str, max_listed: int, *, only: str = "") -> tu
     """List the newest runs below a folder.
 
     Args:
-        root: each folder in it with a journal is a run; links and hidden folders are not.
+        root: folder of the runs: each direct subfolder with a journal is a run, except links and hidden folders.
         search: words that must occur in the name, recipe or state of a run; "" = all runs.
-        max_listed: upper bound of the entries.
-        only: name of the only run that may be listed; "" = all.
+        max_listed: largest number of entries.
+        only: name of the only run that may be listed; "" = all runs.
 
     Returns:
-        The newest matching runs, and the number of all matches; beyond ``max_listed``, only names are searched.
+        The newest matching runs, and the number of all matches; after ``max_listed`` entries, only names are searched.
     """
-    seen = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
-    stamps = sorted(seen.items(), key=lambda item: -item[1][0])
+    stats = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
+    stamps = sorted(stats.items(), key=lambda item: -item[1][0])
     words = search.lower().split()
-    found: list[RunListing] = []
+    listed: list[RunListing] = []
     count = 0
-    for looked_at, (name, (changed, size)) in enumerate(stamps):
-        if looked_at < 3 * max_listed and len(found) < max_listed:
+    for index, (name, (changed, size)) in enumerate(stamps):
+        if index < 3 * max_listed and len(listed) < max_listed:
             run = _read_run_listing(root / name, changed, size)
             if run.matches(search):
-                found.append(run)
+                listed.append(run)
                 count += 1
         elif all(word in name.lower() for word in words):
             count += 1
-    return found, count
+    return listed, count
 
 
 def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
@@ -126,20 +126,20 @@ def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
 
 def _journal_stats(root: Path) -> dict[str, tuple[float, int]]:
     """Return the modification time and size of each journal."""
-    found: dict[str, tuple[float, int]] = {}
+    stats: dict[str, tuple[float, int]] = {}
     try:
         with os.scandir(root) as entries:
             folders = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
     except OSError:  # the folder does not exist yet
-        return found
+        return stats
     for name in folders:
         try:
-            seen = (root / name / JOURNAL_NAME).lstat()
+            info = (root / name / JOURNAL_NAME).lstat()
         except OSError:
             continue
-        if stat.S_ISREG(seen.st_mode):
-            found[name] = (seen.st_mtime, seen.st_size)
-    return found
+        if stat.S_ISREG(info.st_mode):
+            stats[name] = (info.st_mtime, info.st_size)
+    return stats
 
 
 def _read_bytes(path: Path, start: int, count: int) -> bytes:

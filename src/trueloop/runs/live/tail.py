@@ -9,12 +9,12 @@ from typing import Final
 from trueloop.core.errors import InvalidData
 from trueloop.runs.tracking.journal_file import checksum_before
 
-CHUNK_BYTES: Final = 2**20  # 50 ms of parsing
+CHUNK_BYTES: Final = 2**20  # parsing this takes 50 ms
 MAX_LINE_BYTES: Final = 2**22  # the longest lines hold a recipe's source and all packages
 
 
 class Tail:
-    """Reads a growing file from where the previous read stopped.
+    """Reads the new lines of a growing file.
 
     Args:
         path: a regular file; a link is not followed.
@@ -23,19 +23,19 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.offset = 0
-        """Bytes read so far, all of them complete lines."""
+        """Number of bytes read so far; only complete lines are read."""
         self.size = 0
         """Size of the file in bytes at the last read."""
         self.changed_at = 0.0
         """Modification time at the last read, in seconds since 1970."""
         self.restarts = 0
-        """How often the file was replaced and read from its beginning again."""
+        """Number of times that the file was replaced and read from its beginning again."""
         self._inode = 0
         self._checksum = ""
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet, including a torn last line."""
+        """Number of bytes not read yet, including a torn last line."""
         return max(0, self.size - self.offset)
 
     def read_lines(self, chunk: int = CHUNK_BYTES) -> list[bytes]:
@@ -47,27 +47,27 @@ class Tail:
         """
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with FileIO(os.open(self._path, flags), "r") as file:
-            seen = os.fstat(file.fileno())
-            if not stat.S_ISREG(seen.st_mode):
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
                 raise InvalidData(f"{self._path.name} is not a regular file.")
-            self.size, self.changed_at = seen.st_size, seen.st_mtime
+            self.size, self.changed_at = info.st_size, info.st_mtime
             if self.offset and (
-                seen.st_ino != self._inode or seen.st_size < self.offset or not self._is_same_file(file)
+                info.st_ino != self._inode or info.st_size < self.offset or not self._is_same_file(file)
             ):
                 self.offset, self.restarts = 0, self.restarts + 1
-            self._inode = seen.st_ino
+            self._inode = info.st_ino
             block = self._read_block(file, chunk)
             self.offset += len(block)
             self._checksum = checksum_before(file, self.offset)
         return [line + b"\n" for line in block.split(b"\n")[:-1]]
 
     def was_replaced(self) -> bool:
-        """True if the file that was read was replaced or rewritten."""
+        """Return True if the file was replaced or rewritten since the last read."""
         try:
-            seen = self._path.lstat()
+            info = self._path.lstat()
         except OSError:
             return False
-        return seen.st_ino != self._inode or seen.st_size < self.offset
+        return info.st_ino != self._inode or info.st_size < self.offset
 
     def _is_same_file(self, file: FileIO) -> bool:
         return checksum_before(file, self.offset) == self._checksum
@@ -83,6 +83,6 @@ class Tail:
             if chunk >= MAX_LINE_BYTES:
                 raise InvalidData(
                     f"{self._path.name} has a line of more than {MAX_LINE_BYTES // 2**20} MiB.",
-                    why="No run writes such lines, so the rest may be wrong as well.",
+                    why="No run writes such lines, so other lines may be wrong as well.",
                 )
             chunk = min(2 * chunk, MAX_LINE_BYTES)

@@ -1,4 +1,4 @@
-"""Write the live feed of a watched program: an append-only file of bounded size, and its current position.
+"""Write the live feed of a watched program: an append-only file of bounded size, and a file with its current position.
 
 No file stays open between two writes, so programs that fork or close unknown files are safe. No write waits for a
 reader or for the disk.
@@ -20,19 +20,19 @@ from trueloop.runs.live.position_file import is_running, read_position, write_po
 from trueloop.runs.live.process_alive import memory_mib, process_start_ticks
 
 SCHEMA: Final = 1
-WRITE_INTERVAL_S: Final = 0.4  # the polling interval of a page
+WRITE_INTERVAL_S: Final = 0.4  # a page polls at this interval
 TIMING_INTERVAL_S: Final = 1.0  # computing the time shares takes longer
 MAX_FEED_BYTES: Final = 16 * 2**20  # downsampled series stay far below this for days
 MAX_FINDINGS: Final = 200
-MAX_COLUMNS: Final = 240  # updates with gradient norms by layer
+MAX_COLUMNS: Final = 240  # number of updates with gradient norms by layer
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
-"""An update, the layer names, and their gradient norms."""
+"""An update, the names of the layers, and their gradient norms."""
 
 
 class RunStatus(Protocol):
-    """The status of a watched run that the sanitizer provides."""
+    """Status of a watched run, as the sanitizer provides it."""
 
     @property
     def updates(self) -> int:
@@ -40,11 +40,11 @@ class RunStatus(Protocol):
         ...
 
     def timing(self) -> Any:
-        """Return the seconds of an update and their parts as a `core.findings.UpdateTiming`; or None."""
+        """Return the time of an update and its shares as a `core.findings.UpdateTiming`; None if it is unknown."""
         ...
 
     def newest_layer_norms(self) -> Column | None:
-        """Return the newest gradient norms by layer."""
+        """Return the newest gradient norms by layer; None if there are none."""
         ...
 
 
@@ -53,8 +53,8 @@ class LiveWriter:
 
     Args:
         folder: the live folder; see `live_folder`.
-        about: the program's "name", "command", "folder", and further fields to display.
-        rank: rank of this process if there are several.
+        about: the "name", "command" and "folder" of the program, and further fields to display.
+        rank: rank of this process; None if the program has only one process.
 
     Raises:
         OSError: the feed cannot be written.
@@ -63,8 +63,8 @@ class LiveWriter:
     def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
         ensure_private_folder(folder)
         remove_ended_programs(folder, lambda path: is_running(read_position(path)))
-        began = time()
-        self.name = new_program_name(began, rank=rank)
+        started_at = time()
+        self.name = new_program_name(started_at, rank=rank)
         self._process = os.getpid()
         self._path = folder.resolve() / self.name
         self._path.mkdir(mode=0o700, exist_ok=True)
@@ -77,26 +77,26 @@ class LiveWriter:
         self._timing: dict[str, float] | None = None
         identity = {"pid": self._process, "start_ticks": process_start_ticks(self._process)}
         self._identity = identity
-        self._append("started", schema=SCHEMA, time=round(began, 3), rank=rank, **identity, **about)
+        self._append("started", schema=SCHEMA, time=round(started_at, 3), rank=rank, **identity, **about)
         self._write_position(0)
 
     def add_value(self, series: str, update: int, value: float) -> None:
-        """Add the newest value of a series, which is downsampled; it is written by the next `write_if_due`.
+        """Add the newest value of a series, which is downsampled; the next `write_if_due` writes the value.
 
         Cost: 0.3 us.
         """
-        kept = self._series.get(series)
-        if kept is None:
-            kept = self._series[series] = DownsampledSeries()
-        if kept.add(update, value):
+        values = self._series.get(series)
+        if values is None:
+            values = self._series[series] = DownsampledSeries()
+        if values.add(update, value):
             points = self._unwritten.setdefault(series, [[], []])
             points[0].append(update)
             points[1].append(value)
 
     def write_if_due(self, status: RunStatus) -> None:
-        """Write new values, at most every `WRITE_INTERVAL_S`.
+        """Write new values, at most once per `WRITE_INTERVAL_S`.
 
-        Cost: 0.1 us; when it writes, 0.2 ms.
+        Cost: 0.1 us without a write, 0.2 ms with a write.
 
         Raises:
             OSError: the disk is full, or the folder was removed.
@@ -105,7 +105,7 @@ class LiveWriter:
             self._write(status)
 
     def write_finding(self, finding: Mapping[str, Any]) -> None:
-        """Write a finding immediately; only the first `MAX_FINDINGS` are written."""
+        """Write a finding immediately; findings after the first `MAX_FINDINGS` are not written."""
         self._findings += 1
         if self._findings <= MAX_FINDINGS:
             self._append("finding", **finding)
@@ -155,13 +155,13 @@ class LiveWriter:
         if self._process != os.getpid() or self._size + len(line) > MAX_FEED_BYTES:
             return
         file = os.open(self._path / FEED_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
-        rest = line
+        remaining = line
         try:
-            while rest:
-                rest = rest[os.write(file, rest) :]
+            while remaining:
+                remaining = remaining[os.write(file, remaining) :]
             self._size += len(line)
         except OSError:  # lines after a torn one would be unreadable
-            os.ftruncate(file, os.fstat(file).st_size - (len(line) - len(rest)))
+            os.ftruncate(file, os.fstat(file).st_size - (len(line) - len(remaining)))
             raise
         finally:
             os.close(file)

@@ -1,1 +1,1 @@
-"""Query runs from their journals: list, filter, rank, compare and export; nothing here modifies a run."""
+"""Query runs from their journals: list, filter, rank, compare and export. No run is modified."""

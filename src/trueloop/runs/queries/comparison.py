@@ -14,7 +14,7 @@ Group = Literal["config", "code", "data", "model", "environment"]
 ABSENT = "absent"
 """The value of a fact that a run does not have."""
 
-# By the first part of a fact's name; all other facts describe the machine.
+# Group of a fact by the first part of its name; all other facts describe the environment.
 _GROUPS: Mapping[str, Group] = {
     "config": "config",
     "options": "config",
@@ -33,7 +33,7 @@ _GROUPS: Mapping[str, Group] = {
     "optimizer": "model",
 }
 _IGNORED_FACTS = ("run_id", "command", "store", "restart", "doctor")
-"""Facts that always differ between runs, or only describe how a run was started or the free resources."""
+"""Facts that differ between any two runs, or only describe how a run was started or which resources were free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric of several runs; None for a run without a finite value."""
+    """Values of one metric in several runs, in the order of the runs; None for a run without a value."""
 
     metric: str
     best: Sequence[Point | None]
-    """Best values by the mode of the metric; newest values if the mode is unknown."""
+    """Best finite value of each run by the mode of the metric; the newest value if the mode is unknown."""
     last: Sequence[Point | None]
-    """Newest values."""
+    """Newest value of each run."""
 
 
 def find_differences(histories: Sequence[History]) -> list[Difference]:
@@ -77,7 +77,7 @@ def compare_metrics(
 
     Args:
         histories: histories of the runs.
-        modes: whether lower or higher values of a metric are better; None = unknown.
+        modes: mode of each metric: whether lower or higher values are better; None = unknown.
     """
     metrics = [metric_points(history.evaluations) for history in histories]
     return [

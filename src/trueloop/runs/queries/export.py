@@ -1,8 +1,8 @@
 """Export a run for other programs as one CSV table or one JSON object.
 
 The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the learning rate of a second parameter
-group. Evaluations after an update are in its row, one column per split and metric ("val/loss"), empty elsewhere; an
-evaluation without an update row gets a row of its own. Non-finite numbers are nan, inf and -inf, in JSON as strings,
+group. The row of an update also has the evaluations after it, with one column per split and metric ("val/loss"); an
+evaluation without an update row has its own row. Non-finite numbers are nan, inf and -inf; in JSON they are strings,
 as in the journal.
 """
 
@@ -16,11 +16,11 @@ from trueloop.runs.history import History, UpdateColumns
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import Overview
 
-_FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would execute a title that starts like this
+_FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would evaluate a title that starts with one of these
 
 
 def write_csv(history: History, file: TextIO) -> None:
-    """Write updates and evaluations as one table; see the module for its columns."""
+    """Write updates and evaluations as one table, with the columns that the module describes."""
     columns = _columns(history.updates)
     names = dict.fromkeys(f"{each.split}/{name}" for each in history.evaluations for name in each.metrics)
     writer = csv.writer(file, lineterminator="\n")
@@ -59,13 +59,13 @@ def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tu
         epochs[each.update] = each.epoch
         row = measured.setdefault(each.update, {})
         row |= {f"{each.split}/{name}": value for name, value in each.metrics.items()}
-    places = {update: k for k, update in enumerate(history.updates.update)}
-    for update in sorted(places.keys() | measured.keys()):
-        if update in places:
-            yield [column[places[update]] for column in columns.values()], measured.get(update, {})
+    row_of_update = {update: k for k, update in enumerate(history.updates.update)}
+    for update in sorted(row_of_update.keys() | measured.keys()):
+        if update in row_of_update:
+            yield [column[row_of_update[update]] for column in columns.values()], measured.get(update, {})
         else:
-            alone = {"update": update, "epoch": epochs[update]}
-            yield [alone.get(name) for name in columns], measured[update]
+            values = {"update": update, "epoch": epochs[update]}
+            yield [values.get(name) for name in columns], measured[update]
 
 
 def _title(name: str) -> str:

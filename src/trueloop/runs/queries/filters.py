@@ -38,10 +38,11 @@ FIELDS: dict[str, Callable[[Overview], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One filter."""
+    """A filter that compares a field, metric or setting of a run with a value."""
 
     name: str
     sign: str
+    """Comparison: "=", "==", "!=", "<", "<=", ">" or ">="."""
     value: str
 
 
@@ -49,7 +50,7 @@ def parse_condition(text: str) -> Condition:
     """Parse one filter.
 
     Raises:
-        InvalidConfig: there is no operator, or the operator needs a number and the value is not one.
+        InvalidConfig: the text has no operator, or the operator needs a number and the value is not a number.
     """
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
@@ -69,14 +70,14 @@ def parse_condition(text: str) -> Condition:
 
 
 def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Overview]:
-    """Return the runs that meet all conditions; a run without the field does not meet a condition on it.
+    """Return the runs that meet all conditions; a run that lacks a field does not meet a condition on that field.
 
     Args:
-        runs: overviews, loaded with their settings if a condition is about one.
-        conditions: for a metric, the best value of a run is compared, or with the prefix "last:" the newest.
+        runs: overviews, loaded with their settings if a condition is about a setting.
+        conditions: a condition on a metric compares the best value of a run, with the prefix "last:" the newest value.
 
     Raises:
-        InvalidConfig: no run has the field of a condition; the message lists the available ones.
+        InvalidConfig: no run has the field of a condition; the message lists the available fields.
     """
     remaining = list(runs)
     for each in conditions:
@@ -104,9 +105,9 @@ def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> li
     """Sort runs: newest first by "started", best first by a metric, else ascending; runs without a value come last.
 
     Args:
-        runs: overviews, loaded with their settings if sorted by one.
+        runs: overviews, loaded with their settings if ``by`` is a setting.
         by: a name in `FIELDS`, a metric, or a setting.
-        reverse: whether to reverse the order.
+        reverse: True to reverse the order.
 
     Raises:
         InvalidConfig: no run has the field.
@@ -114,9 +115,9 @@ def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> li
     get_field = field_getter(by, runs)
     keyed = [(get_field(run), run) for run in runs]
     present = [pair for pair in keyed if not _is_missing(pair[0])]
-    downwards = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
+    descending = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
     texts = any(isinstance(value, str) or not isinstance(value, int | float) for value, _ in present)
-    present.sort(key=lambda pair: str(pair[0]) if texts else pair[0], reverse=downwards != reverse)
+    present.sort(key=lambda pair: str(pair[0]) if texts else pair[0], reverse=descending != reverse)
     return [run for _, run in present] + [run for value, run in keyed if _is_missing(value)]
 
 
@@ -124,7 +125,7 @@ def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], An
     """Return a function that gets a field, metric or setting of a run, or None if the run does not have it.
 
     Raises:
-        InvalidConfig: no run has it; the message names the most similar one.
+        InvalidConfig: no run has this field, metric or setting; the message names the most similar name.
     """
     if name in FIELDS:
         return FIELDS[name]
@@ -140,7 +141,7 @@ def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], An
 
 
 def unknown_name_error(name: str, runs: Sequence[Overview]) -> InvalidConfig:
-    """Return the error that no run has a field, metric or setting of that name."""
+    """Return the error that no run has a field, metric or setting of this name."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
     settings = dict.fromkeys(setting for run in runs for setting in run.facts)
     near = difflib.get_close_matches(name, [*metrics, *FIELDS, *settings], n=1)
@@ -159,19 +160,19 @@ def _value_or_none(point: Any) -> float | None:
     return point.value if point else None
 
 
-def _meets(value: Any, wanted: Condition) -> bool:
+def _meets(value: Any, condition: Condition) -> bool:
     if value is None:
         return False
-    number = _parse_number(wanted.value)
-    if wanted.sign in _OPERATORS:
+    number = _parse_number(condition.value)
+    if condition.sign in _OPERATORS:
         compared = None if isinstance(value, str | bool) else _parse_number(value)
-        return compared is not None and _OPERATORS[wanted.sign](compared, number)
+        return compared is not None and _OPERATORS[condition.sign](compared, number)
     if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
         same = value == number or (math.isnan(value) and math.isnan(number))
     else:
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        same = fnmatchcase(text, wanted.value)
-    return same == (wanted.sign != "!=")
+        same = fnmatchcase(text, condition.value)
+    return same == (condition.sign != "!=")
 
 
 def _parse_date(date: str) -> str:

@@ -16,16 +16,16 @@ from trueloop.runs.queries.overview import ROLLED_BACK
 def fork_journal(source: Path, target: Path, *, update: int, run_id: str, note: Notice, final_dir: Path) -> None:
     """Write the journal of a new run that starts from an update of another run.
 
-    The lines of the source up to the update are copied with their times; later lines are not. What a resume superseded
-    remains superseded.
+    The lines of the source up to the update are copied with their times; later lines are not copied. Lines that a
+    resume superseded remain superseded.
 
     Args:
         source: run folder to copy from; it may be training.
-        target: folder for the new journal; it has none yet.
+        target: folder for the new journal, which must not exist yet.
         update: the last update to copy.
         run_id: id of the new run.
         note: last line of the new journal, which names the source.
-        final_dir: final folder of the new run, for the paths of its checkpoints.
+        final_dir: final folder of the new run, which is written into the paths of its checkpoints.
 
     Raises:
         RunFolderError: the journal cannot be read or written.

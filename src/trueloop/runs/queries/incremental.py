@@ -1,4 +1,4 @@
-"""Update the index record of a long journal from its new lines: reading a long journal again takes seconds."""
+"""Update the index record of a long journal from its new lines, because reading the whole journal takes seconds."""
 
 import hashlib
 import math
@@ -13,9 +13,9 @@ from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, expand_column, parse_event
 from trueloop.runs.queries.overview import ROLLED_BACK
 
-MIN_INCREMENTAL_BYTES = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
-_TAIL_BYTES = 2**20  # bytes: the longest lines hold a confusion matrix
-_HASHED_BYTES = 512  # bytes before the read offset that identify the journal
+MIN_INCREMENTAL_BYTES = 2**20  # a smaller journal can be read from its start in at most 40 ms
+_TAIL_BYTES = 2**20  # more than the longest lines, which hold a confusion matrix
+_HASHED_BYTES = 512  # number of bytes before the read offset that identify the journal
 
 
 def journal_position(run_dir: Path) -> list[Any]:
@@ -36,12 +36,12 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
     """Update a record from the lines that were added to its journal.
 
     Args:
-        run_dir: run folder whose journal has only been appended to since.
+        run_dir: the run folder.
         record: the previous record of the journal, with its `journal_position` under "read".
 
     Returns:
-        The result of `read_record`, up to rounding of its seconds; None if the journal must be read completely: it was
-        rewritten, another process has started since, or a line is invalid.
+        The result of `read_record`, up to rounding of its seconds; None if the journal must be read completely, because
+        it was rewritten, another process has started since then, or a line is invalid.
     """
     if record.get("problem") or "read" not in record:
         return None
@@ -62,14 +62,14 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 class _RecordUpdater:
-    """Adds lines to a record; skips lines that it already includes, written while the record was made."""
+    """Adds lines to a record; skips lines that the record already includes."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record: dict[str, Any] = {**record, **{kind: dict(record[kind]) for kind in ("last", "lowest", "highest")}}
         self.record["end"] = record["end"] if record["end"] != ROLLED_BACK else ""
 
     def add_line(self, line: dict[str, Any]) -> bool:
-        """Add one line; return False if it changes what came before."""
+        """Add one line; return False if the line changes the meaning of earlier lines."""
         if line.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             return False
         if line["event"] in UPDATE_EVENTS:

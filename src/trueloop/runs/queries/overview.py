@@ -15,7 +15,7 @@ from trueloop.runs.queries.running import is_training
 from trueloop.runs.run_id import read_run_id
 
 ROLLED_BACK = "rolled_back"
-"""Kind of the note that a rollback writes into the new run."""
+"""Kind of the note that a rollback writes to the new run's journal."""
 
 STATES = (
     "running",
@@ -30,17 +30,12 @@ STATES = (
     "damaged",
     "empty",
 )
-"""The end reason of the newest process; without one, "running" while a process holds the lock, "killed" if none does,
-"unknown" where locks do not work; "rolled_back" until the run is continued; "damaged" or "empty" if the journal is."""
+"""States of a run: the end reason of its newest process; without an end, "running" if a process holds the lock,
+"killed" if none does, "unknown" if locks do not work; "rolled_back" until a rolled back run continues; "damaged" or
+"empty" for such a journal."""
 
-_INTERNAL_KEYS = (
-    "lowest",
-    "highest",
-    "last",
-    "end",
-    "saved",
-    "read",
-)  # not part of the JSON output, or in another form
+# Keys of a record that the JSON output lacks or has in another form.
+_INTERNAL_KEYS = ("lowest", "highest", "last", "end", "saved", "read")
 
 
 class Point(NamedTuple):
@@ -53,14 +48,14 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The summary of one run; see `read_record` for the part in the index."""
+    """The summary of one run; `read_record` describes the part that the index stores."""
 
     folder: str
-    """The run folder; a string, because creating 10,000 paths takes 50 ms."""
+    """Path of the run folder, as a string because creating 10,000 `Path` objects takes 50 ms."""
     record: Mapping[str, Any]
     """JSON-ready summary of the journal."""
     facts: Mapping[str, Any]
-    """Settings and the recipe's options, dotted: {"config.optim.lr": 0.001}; empty if they were not requested."""
+    """Settings and recipe options by dotted name: {"config.optim.lr": 0.001}; empty if they were not requested."""
     state: str
     """One of `STATES`."""
 
@@ -76,22 +71,22 @@ class Overview:
 
     @property
     def problem(self) -> str:
-        """Why the journal cannot be read; empty if it can."""
+        """Why the journal cannot be read; "" if it can be read."""
         return self.record.get("problem", "")
 
     @property
     def run_id(self) -> str:
-        """32 hexadecimal digits, the same for all processes of the run; empty if the journal cannot be read."""
+        """The run id, 32 hexadecimal digits, the same for all processes of the run; "" if the journal is unreadable."""
         return self.record.get("run_id", "")
 
     @property
     def recipe(self) -> str:
-        """Name of the recipe or Trainer."""
+        """Name of the recipe, or of the run of a `Trainer`."""
         return self.record.get("recipe", "")
 
     @property
     def started_at(self) -> float:
-        """When the first process started, in seconds since 1970; 0 if the journal cannot be read."""
+        """Start time of the first process, in seconds since 1970; 0 if the journal cannot be read."""
         return float(self.record.get("started_at", 0.0))
 
     @property
@@ -110,27 +105,27 @@ class Overview:
         return self._point("last", metric)
 
     def best(self, metric: str, mode: str) -> Point | None:
-        """Return the least (mode "min") or greatest finite value of a metric; the earliest of equals."""
+        """Return the lowest (mode "min") or highest finite value of a metric; of equal values, the earliest."""
         return self._point("lowest" if mode == "min" else "highest", metric)
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `--json`."""
         metric, mode = self.monitor
         best = self.record.get("lowest" if mode == "min" else "highest", {}).get(metric)
-        known = {key: value for key, value in self.record.items() if key not in _INTERNAL_KEYS}
+        public = {key: value for key, value in self.record.items() if key not in _INTERNAL_KEYS}
         return {
             "name": self.name,
             "path": self.folder,
             "state": self.state,
-            **known,
+            **public,
             "monitor": {"metric": metric, "mode": mode},
             "best": best and {"metric": metric, **_point_json(best)},
             "last": {name: _point_json(point) for name, point in self.record.get("last", {}).items()},
         }
 
-    def _point(self, of: str, metric: str) -> Point | None:
-        found = self.record.get(of, {}).get(metric)
-        return Point(float(found[0]), found[1], found[2]) if found else None
+    def _point(self, key: str, metric: str) -> Point | None:
+        point = self.record.get(key, {}).get(metric)
+        return Point(float(point[0]), point[1], point[2]) if point else None
 
 
 def read_overview(run_dir: Path) -> Overview:
@@ -140,17 +135,17 @@ def read_overview(run_dir: Path) -> Overview:
 
 
 def make_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, Any]) -> Overview:
-    """Combine a record of the journal with the current state of the run."""
+    """Return the overview for a record and the settings of a run, with the current state of the run."""
     return Overview(folder=folder, record=record, facts=facts, state=_state(folder, record))
 
 
 def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read from a journal everything that changes only with it: its record and its settings.
+    """Read the record and the settings of a run, which depend only on its journal.
 
     Returns:
-        Both JSON-ready; for a journal that cannot be read, the record contains only "end" and "problem".
+        Two JSON-ready mappings; for a journal that cannot be read, the record contains only "end" and "problem".
 
-    Cost: that of `read_journal`.
+    Cost: the cost of `read_journal`.
     """
     try:
         history = read_journal(run_dir / JOURNAL_NAME)
@@ -160,22 +155,22 @@ def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except RunFolderError as error:
         return {"end": "empty", "problem": error.what}, {}
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        # A line that is JSON and has every field, with invalid values: {"facts": 3}, an update number of 400 digits.
+        # A line is JSON and has every field, but with an invalid value: {"facts": 3}, an update number of 400 digits.
         return {"end": "damaged", "problem": f"{run_dir / JOURNAL_NAME} is invalid: {error!r}."}, {}
 
 
 def flat_settings(history: History) -> dict[str, Any]:
-    """Return settings and the recipe's options by dotted name: {"config.optim.lr": 0.001, "options.width": 8}."""
+    """Return settings and recipe options by dotted name: {"config.optim.lr": 0.001, "options.width": 8}."""
     return flatten({name: history.facts.get(name) or {} for name in ("config", "options")})
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten nested mappings into one with dotted names; empty mappings are dropped."""
+    """Flatten nested mappings into one mapping with dotted names; empty mappings are dropped."""
     return dict(iter_leaves(tree))
 
 
 def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
-    """Return the monitored metric and its mode from a run's facts; ("val/loss", "min") if they have none."""
+    """Return the monitored metric and its mode from a run's facts; ("val/loss", "min") if the facts name none."""
     config = facts.get("config")
     monitor = config.get("monitor") if isinstance(config, Mapping) else None
     if not isinstance(monitor, Mapping):
@@ -185,12 +180,12 @@ def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max
 
 
 def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
-    """Group the values of evaluations by metric ("val/loss"), in order of update."""
-    found: dict[str, list[Point]] = {}
+    """Group the values of evaluations by metric ("val/loss"), in the order of the evaluations."""
+    points: dict[str, list[Point]] = {}
     for each in evaluations:
         for name, value in each.metrics.items():
-            found.setdefault(f"{each.split}/{name}", []).append(Point(value, each.update, each.epoch))
-    return found
+            points.setdefault(f"{each.split}/{name}", []).append(Point(value, each.update, each.epoch))
+    return points
 
 
 def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
@@ -235,9 +230,9 @@ def _newest_checkpoint(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
 
 
 def _checkpoint_folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:
-    """Return the folder of a recorded checkpoint below the run; only its name is taken from the journal."""
-    found = [each for each in checkpoints if update is None or each.update == update]
-    return f"checkpoints/{PurePath(found[-1].path).name}" if found else None
+    """Return the folder of the newest recorded checkpoint, or of that of one update, relative to the run folder."""
+    candidates = [each for each in checkpoints if update is None or each.update == update]
+    return f"checkpoints/{PurePath(candidates[-1].path).name}" if candidates else None
 
 
 def _state(folder: str, record: Mapping[str, Any]) -> str:
@@ -254,29 +249,29 @@ def require_readable(overview: Overview) -> Overview:
     """Return the overview if its journal is readable.
 
     Raises:
-        TrueloopError: it is not; the message says why.
+        TrueloopError: the journal is not readable; the message says why.
     """
     if not overview.problem:
         return overview
     error: type[TrueloopError] = InvalidData if overview.state == "damaged" else RunFolderError
-    raise error(overview.problem, why="Everything shown about a run comes from its journal.")
+    raise error(overview.problem, why="All information about a run comes from its journal.")
 
 
 def all_monitored_metrics(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
-    """Return every metric, with its mode, that any process of a run monitored.
+    """Return every metric that a process of a run monitored, with its mode.
 
     Raises:
         RunFolderError: the journal cannot be read.
         InvalidData: the start line of a process is damaged.
     """
-    found: dict[tuple[str, Literal["min", "max"]], None] = {}
+    metrics: dict[tuple[str, Literal["min", "max"]], None] = {}
     try:
         with (run_dir / JOURNAL_NAME).open("rb") as file:
             for line in file:
                 if b'"run_started"' in line[:40] and line.endswith(b"\n"):
-                    found[monitored_metric(parse_json(line)["facts"])] = None
+                    metrics[monitored_metric(parse_json(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidData(f"A line of {run_dir / JOURNAL_NAME} is not a journal line: {error!r}.") from error
-    return list(found)
+    return list(metrics)

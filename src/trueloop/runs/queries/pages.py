@@ -1,4 +1,4 @@
-"""Write the curves of one or several runs to a PNG, or to a self-contained HTML page with their differences."""
+"""Write a PNG with the curves of one or several runs, or an HTML page with their curves and differences."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from trueloop.runs.queries.overview import Point, metric_points
 from trueloop.runs.series import default_span, envelope, smooth
 
 Series = tuple[Sequence[float], Sequence[float]]
-"""Updates and values."""
+"""Update numbers and the values at these updates."""
 
 
 def overlay_panels(histories: Mapping[str, History]) -> list[Panel]:
@@ -33,14 +33,14 @@ def overlay_panels(histories: Mapping[str, History]) -> list[Panel]:
 
 
 def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
-    trained = {label: _smoothed(history, history.updates.loss) for label, history in histories.items()}
-    yield _panel("train_loss", "Training loss, smoothed", "line", trained)
-    measured = {label: metric_points(history.evaluations) for label, history in histories.items()}
-    for metric in dict.fromkeys(name for each in measured.values() for name in each):
+    losses = {label: _smoothed(history, history.updates.loss) for label, history in histories.items()}
+    yield _panel("train_loss", "Training loss, smoothed", "line", losses)
+    evaluations = {label: metric_points(history.evaluations) for label, history in histories.items()}
+    for metric in dict.fromkeys(name for by_metric in evaluations.values() for name in by_metric):
         values = {
-            label: ([p.update for p in found], [p.value for p in found])
-            for label, each in measured.items()
-            for found in [each.get(metric, [])]
+            label: ([point.update for point in points], [point.value for point in points])
+            for label, by_metric in evaluations.items()
+            for points in [by_metric.get(metric, [])]
         }
         yield _panel(f"metric_{metric}", metric, "points", values)
     rates = {label: (history.updates.update, history.updates.lr) for label, history in histories.items()}
@@ -55,8 +55,8 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
     curves: list[Curve] = []
     log = log or ("loss" in name and _suits_log_scale(series))
     for run, (label, (xs, ys)) in enumerate(series.items()):  # a run without values still uses up its colour
-        drawn = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis cannot show 0
-        x, y = envelope(xs, drawn)
+        finite = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis cannot show 0
+        x, y = envelope(xs, finite)
         if y:
             curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
     ends = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves)
@@ -64,7 +64,7 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
 
 
 def _suits_log_scale(series: Mapping[str, Series]) -> bool:
-    """True if a linear axis would show the last losses as zero."""
+    """Return True if a linear axis would show the smallest losses as zero."""
     finite = [y for _, ys in series.values() for y in ys if math.isfinite(y)]
     return bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite)
 
@@ -79,12 +79,12 @@ def _speed(history: History) -> list[float]:
 
 
 def run_panels(histories: Mapping[str, History]) -> list[Panel]:
-    """Return the panels of one run, or the overlaid panels of several."""
+    """Return the panels of `build_panels` for one run, or those of `overlay_panels` for several runs."""
     return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay_panels(histories)
 
 
 def save_png(histories: Mapping[str, History], path: Path) -> None:
-    """Draw runs, by label, into a PNG; raises like `save_panels`."""
+    """Draw the curves of runs into a PNG; raises the same errors as `save_panels`."""
     save_panels(run_panels(histories), _title(histories), path)
 
 
@@ -93,22 +93,22 @@ def save_html(
     path: Path,
     *,
     differences: Sequence[Difference] = (),
-    measured: Sequence[MetricComparison] = (),
+    metrics: Sequence[MetricComparison] = (),
 ) -> None:
     """Write a page with the curves and differences of runs; the file is replaced atomically.
 
     Args:
         histories: histories by the label of each run.
         path: path of the page.
-        differences: differences between these runs, in their order.
-        measured: metrics of these runs, in their order.
+        differences: differences between these runs, with one value per run, in the order of ``histories``.
+        metrics: comparison of each metric, with one value per run, in the order of ``histories``.
 
     Raises:
         MissingExtra: matplotlib is not installed.
         RunFolderError: the file cannot be written.
     """
     labels = list(histories)
-    parts = [_header(histories), *_tables(labels, differences, measured), _curves(histories)]
+    parts = [_header(histories), *_tables(labels, differences, metrics), _curves(histories)]
     partial = path.with_name(path.name + ".part")
     try:
         partial.write_text(render_page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
@@ -118,14 +118,14 @@ def save_html(
 
 
 def format_value(value: Any) -> str:
-    """Format the value of a fact for people."""
+    """Format a recorded fact for display."""
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     return str(value)
 
 
 def format_point(point: Point | None) -> str:
-    """Format a value with its update; empty if there is none."""
+    """Format a metric value with its update; "" for None."""
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 
@@ -150,13 +150,13 @@ def _header(histories: Mapping[str, History]) -> Markup:
 
 
 def _tables(
-    labels: Sequence[str], differences: Sequence[Difference], measured: Sequence[MetricComparison]
+    labels: Sequence[str], differences: Sequence[Difference], metrics: Sequence[MetricComparison]
 ) -> Iterator[Markup]:
-    if measured:
+    if metrics:
         rows = [
-            [each.metric, word, *map(format_point, found)]
-            for each in measured
-            for word, found in (("best", each.best), ("last", each.last))
+            [each.metric, word, *map(format_point, points)]
+            for each in metrics
+            for word, points in (("best", each.best), ("last", each.last))
         ]
         yield section("Metrics", table(["", "", *labels], rows, class_="numbers left"))
     for group in dict.fromkeys(each.group for each in differences):
@@ -165,8 +165,8 @@ def _tables(
 
 
 def _curves(histories: Mapping[str, History]) -> Markup:
-    drawn = (
+    figures = (
         element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
         for panel in run_panels(histories)
     )
-    return section("Curves", element("div", *drawn, class_="curves"))
+    return section("Curves", element("div", *figures, class_="curves"))

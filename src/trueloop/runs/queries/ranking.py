@@ -12,7 +12,7 @@ from trueloop.runs.queries.overview import Overview, Point, metric_points
 
 Mode = Literal["min", "max"]
 
-# By the last word of the name of a metric that no run monitors.
+# The last word of a metric's name decides its direction if no run monitors the metric.
 _LOWER_IS_BETTER = re.compile(r"(^|[/_\W])(loss|error|err|mae|mse|rmse|nll|perplexity|ppl|wer|cer)$", re.IGNORECASE)
 _HIGHER_IS_BETTER = re.compile(
     r"(^|[/_\W])(accuracy|acc|f1|auc|auroc|precision|recall|bleu|rouge|iou|dice|map|r2|top[_-]?\d+)$", re.IGNORECASE
@@ -20,17 +20,18 @@ _HIGHER_IS_BETTER = re.compile(
 
 
 class RankedRun(NamedTuple):
-    """A run with its best evaluation."""
+    """A run with the point at which it reached its best value of a metric."""
 
     run: Overview
     point: Point
 
 
 def metric_mode(metric: str, runs: Sequence[Overview]) -> Mode | None:
-    """Return whether lower or higher values of a metric are better: from the runs that monitor it, else by its name.
+    """Return whether lower or higher values of a metric are better.
 
     Returns:
-        None if neither decides it, or if the runs disagree.
+        The mode of the runs that monitor the metric, else the mode that its name implies; None if it implies none or if
+        the runs disagree.
     """
     modes = Counter(mode for name, mode in (run.monitor for run in runs if not run.problem) if name == metric)
     if len(modes) == 1:
@@ -47,37 +48,37 @@ def require_mode(metric: str, runs: Sequence[Overview]) -> Mode:
         InvalidConfig: the mode is unknown, or no run has measured the metric.
     """
     if not any(run.last(metric) for run in runs):
-        raise _never_measured_error(metric, runs)
+        raise _unmeasured_metric_error(metric, runs)
     mode = metric_mode(metric, runs)
     if mode is None:
         raise InvalidConfig(
-            f"The name of {metric!r} and the settings of the runs do not say whether lower or higher is better.",
+            f"Neither the name {metric!r} nor the settings of the runs say whether lower or higher values are better.",
             fix="Pass --mode min or --mode max.",
         )
     return mode
 
 
 def rank_runs(runs: Sequence[Overview], metric: str, mode: Mode) -> list[RankedRun]:
-    """Return the runs with their best evaluations, best first; of equals, the run that started earlier comes first.
+    """Return the runs with their best points, best run first; of equal runs, the one that started first comes first.
 
     Raises:
-        InvalidConfig: no run has measured the metric; the message lists the measured ones.
+        InvalidConfig: no run has measured the metric; the message lists the measured metrics.
     """
     found = [RankedRun(run, best) for run in runs if (best := run.best(metric, mode))]
     if not found:
-        raise _never_measured_error(metric, runs)
+        raise _unmeasured_metric_error(metric, runs)
     sign = 1 if mode == "min" else -1
     return sorted(found, key=lambda each: (sign * each.point.value, each.run.started_at, each.run.name))
 
 
 def rank_points(history: History, metric: str, mode: Mode) -> list[Point]:
-    """Return every finite value of a metric in one run, best first; of equals, the earlier one comes first."""
+    """Return every finite value of a metric in one run, best first; of equal values, the earlier comes first."""
     finite = [point for point in metric_points(history.evaluations).get(metric, ()) if abs(point.value) < float("inf")]
     sign = 1 if mode == "min" else -1
     return sorted(finite, key=lambda point: (sign * point.value, point.update))
 
 
-def _never_measured_error(metric: str, runs: Sequence[Overview]) -> InvalidConfig:
+def _unmeasured_metric_error(metric: str, runs: Sequence[Overview]) -> InvalidConfig:
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     if metric in names:
         return InvalidConfig(f"No run has a finite value of {metric!r}.", fix="Choose another metric.")

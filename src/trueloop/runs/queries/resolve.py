@@ -1,4 +1,4 @@
-"""Find the run that a command line argument names: by path, name, or prefix of a name or run id."""
+"""Find the run that a command line argument names by its path, its name, or a prefix of its name or run id."""
 
 import difflib
 import os
@@ -16,7 +16,7 @@ def find_run(word: str, root: Path) -> Path:
     """Return the run folder that a word names.
 
     Args:
-        word: a path of a run folder, a name below the root, or a unique prefix of a name or run id.
+        word: path of a run folder, name of a run in the root, or unique prefix of such a name or of a run id.
         root: the folder of the runs.
 
     Raises:
@@ -39,7 +39,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _is_inside(path: Path, root: Path, word: str) -> bool:
-    """Check that a name stays below the root after following links.
+    """Check that a name leads to a path inside the root after following links.
 
     Raises:
         RunFolderError: the name leads out of the root.
@@ -52,8 +52,8 @@ def _is_inside(path: Path, root: Path, word: str) -> bool:
         return True
     raise RunFolderError(
         f"{word!r} is not a run folder, and as a name it leads out of {str(root)!r}.",
-        why="Names of runs are only searched below the root; other runs must be given by path.",
-        fix="Give the path of a folder with a journal.jsonl, or a name that `trueloop runs list` shows.",
+        why="Names of runs are only searched in that folder; other runs must be named by their path.",
+        fix="Pass the path of a folder with a journal.jsonl, or a name that `trueloop runs list` shows.",
     )
 
 
@@ -68,7 +68,7 @@ def _find_by_prefix(word: str, root: Path) -> Path:
     matches = sorted(found)
     more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     raise RunFolderError(
-        f"{word!r} matches {len(matches)} runs: {', '.join(matches[:5])}{more}.", fix="Write more of the name."
+        f"{word!r} matches {len(matches)} runs: {', '.join(matches[:5])}{more}.", fix="Write more letters of the name."
     )
 
 
@@ -80,5 +80,5 @@ def _unknown_run_error(word: str, root: Path) -> RunFolderError:
     elif known:
         fix = f"trueloop runs list --root {root}"
     else:
-        fix = f"There are no runs in {str(root)!r}; pass their folder with --root, or give the path of a run folder."
+        fix = f"There are no runs in {str(root)!r}; pass their folder with --root, or pass the path of a run folder."
     return RunFolderError(f"There is no run {word!r} in {str(root)!r}.", fix=fix)

@@ -1,4 +1,4 @@
-"""Check whether a process is training in a run folder, without disturbing it."""
+"""Check whether a process is training in a run folder, without disturbing the process."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,8 @@ LOCK_NAME = ".lock"
 def is_training(run_dir: Path) -> bool | None:
     """Return whether another process holds RUN/.lock; None if file locks are not supported.
 
-    Takes a shared lock for some microseconds, so that two concurrent checks do not see each other; creates no file.
+    The check takes a shared lock for a few microseconds, so that concurrent checks do not see each other. It creates no
+    file.
     """
     try:
         import fcntl

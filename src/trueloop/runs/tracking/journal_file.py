@@ -7,21 +7,17 @@ from contextlib import contextmanager
 from io import FileIO
 
 BLOCK_BYTES = 1 << 20
-_NO_LOCKS = {
-    errno.ENOLCK,
-    errno.ENOSYS,
-    errno.EOPNOTSUPP,
-    errno.EBADF,
-}  # EBADF: NFS does not lock files opened for reading
+# Errors of a file system without locks; EBADF: NFS does not lock files that are opened for reading.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
 
 
 def complete_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield complete lines from ``start`` on, each with its byte offset; a torn last line is not yielded.
 
     Args:
-        file: unbuffered, because a torn line that was read may have been truncated and rewritten since.
+        file: the journal, opened unbuffered, because a torn line may be truncated and rewritten after it was read.
         start: byte offset of the beginning of a line.
-        upto: only lines that start before this offset are yielded; None = all.
+        upto: offset before which a line must start to be yielded; None = no limit.
     """
     offset, rest = start, b""
     file.seek(start)
@@ -45,9 +41,9 @@ def checksum_before(file: FileIO, offset: int) -> str:
 
 @contextmanager
 def journal_lock(file: FileIO) -> Generator[bool]:
-    """Lock a journal against other syncs for a ``with`` block; yield whether the lock was acquired.
+    """Lock a journal against other syncs for a ``with`` block; yield True if the lock was acquired.
 
-    The lock is on the file itself, so no lock file remains, and a run that starts over has a new lock.
+    The journal itself is locked, so no lock file remains, and a run that starts over has a new lock.
     """
     acquired = _lock(file)
     try:

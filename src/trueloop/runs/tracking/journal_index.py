@@ -1,4 +1,4 @@
-"""Index a journal to know which lines are current: a resume supersedes those after the checkpoint it starts from."""
+"""Index a journal to know which lines are current: a resume supersedes the lines after its checkpoint."""
 
 import json
 import math
@@ -25,28 +25,30 @@ class JournalIndex:
 
     Args:
         file: the journal, open for reading.
-        synced_bytes: the store already accounts for lines superseded before this offset.
-        stored_bytes: lines before this offset may be in the store; None = all lines.
+        synced_bytes: offset up to which the store already reflects which lines were superseded.
+        stored_bytes: offset before which lines may be in the store; None = all lines.
 
     Cost: half a second per 10**6 updates.
     """
 
     def __init__(self, file: FileIO, *, synced_bytes: int = 0, stored_bytes: int | None = 0) -> None:
         self.size = 0
-        """Bytes indexed, complete lines only."""
+        """Number of indexed bytes; only complete lines are indexed."""
         self.newest_start: RunStarted | None = None
         """The start event of the newest process."""
         self.started_s = 0.0
-        """When the first process of the run started, in seconds since 1970."""
+        """Start time of the first process of the run, in seconds since 1970."""
         self.end = ""
-        """End reason of the newest process; "rolled_back" if a rollback was not continued yet; "" if there is none."""
+        """End reason of the newest process, or "rolled_back" for a rollback that was not continued; "" = no end."""
         self.stale = False
-        """Whether the store may contain superseded lines."""
+        """True if the store may contain superseded lines."""
         self.first_line = b""
         self._file = file
         self._synced_bytes = synced_bytes
         self._stored_bytes = math.inf if stored_bytes is None else stored_bytes
-        self._stored_update = self._newest_update = self._last_row = 0  # newest update in the store; current; in a row
+        self._stored_update = 0  # newest update in the store
+        self._newest_update = 0  # newest update of a current line
+        self._last_row = 0  # newest update of a current update row
         self._starts: list[int] = []
         self._start_updates: list[int] = []
         self._min_later_start: list[int] = []
@@ -57,7 +59,7 @@ class JournalIndex:
         """Index the lines written since the previous call.
 
         Args:
-            upto: byte offset to stop at; None = the end.
+            upto: byte offset to stop at; None = the end of the journal.
 
         Raises:
             InvalidData: a complete line is invalid.
@@ -78,12 +80,12 @@ class JournalIndex:
         self.stale = False
 
     def is_current(self, offset: int, update: int, key: Key | None = None) -> bool:
-        """Return whether a line was not superseded.
+        """Return True if no later line supersedes a line.
 
         Args:
             offset: byte offset of the line.
             update: update of the line.
-            key: for an evaluation or a checkpoint, whose last line is the current one; see `event_key`.
+            key: `event_key` of an evaluation or a checkpoint, of which only the last line is current; else None.
         """
         after = bisect_right(self._starts, offset)
         if after < len(self._min_later_start) and update > self._min_later_start[after]:
@@ -91,7 +93,7 @@ class JournalIndex:
         return key is None or self._offsets.get(key) == offset
 
     def evaluated_ms(self, update: int) -> int | None:
-        """Return when an update was first evaluated, in ms since 1970; None if it was not."""
+        """Return the time at which an update was first evaluated, in ms since 1970; None if it was not evaluated."""
         return self._evaluated_ms.get(update)
 
     def _index_line(self, line: bytes) -> None:
@@ -150,7 +152,7 @@ class JournalIndex:
 
 
 def event_key(event: Evaluated | CheckpointSaved) -> Key:
-    """Return the identity of an evaluation or a checkpoint within a run."""
+    """Return a key that identifies an evaluation or a checkpoint within a run."""
     return event.update, f"split {event.split}" if isinstance(event, Evaluated) else f"path {event.path}"
 
 
@@ -162,7 +164,7 @@ def parse_line(line: bytes, name: object) -> dict[str, Any]:
         RunFolderError: the record has another schema.
     """
     record: Any = parse_json(line)
-    if b"\\ud" in line:  # from names that are not UTF-8: no store accepts lone surrogates
+    if b"\\ud" in line:  # lone surrogates come from names that are not UTF-8; no store accepts them
         record = parse_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(record, dict):
         raise TypeError("not an object")
@@ -175,7 +177,7 @@ def parse_line(line: bytes, name: object) -> dict[str, Any]:
 
 
 def damaged_line_error(name: object, offset: int, error: Exception) -> InvalidData:
-    """Return the error for an invalid line."""
+    """Return the error for an invalid line of a journal."""
     return InvalidData(
         f"The line at byte {offset} of {name} is not a journal line: {error!r}.",
         why="The file was changed by another program or the disk is failing, so the rest may be wrong as well.",

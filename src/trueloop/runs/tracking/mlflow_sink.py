@@ -26,7 +26,7 @@ from trueloop.runs.tracking.target import Target
 
 
 def check_connection(address: str) -> None:
-    """Connect once: MLflow itself would retry for a hundred seconds before it reports an error.
+    """Connect to a database once: MLflow itself would retry for a hundred seconds before it reports an error.
 
     Args:
         address: URL of a database; other addresses are not checked.
@@ -49,7 +49,7 @@ def check_connection(address: str) -> None:
 
 @contextmanager
 def setup_lock(display: str) -> Generator[None]:
-    """Let only one process of this user create the tables at a time: two would corrupt the schema.
+    """Let only one process of this user create the tables at a time: two processes would corrupt the schema.
 
     Args:
         display: the address of the store without its password.
@@ -71,8 +71,8 @@ def setup_lock(display: str) -> Generator[None]:
 RUN_ID, CURSOR, STATE, RUN_DIR = "trueloop.run_id", "trueloop.cursor", "trueloop.state", "trueloop.folder"
 CHECKPOINT = "trueloop.checkpoint"
 MAX_METRICS_PER_REQUEST, MAX_TAGS_PER_REQUEST = 1000, 100  # limits of an MLflow server
-MAX_NAME_CHARS = 250  # characters
-MAX_NOTES = 200  # further notes are only in the journal
+MAX_NAME_CHARS = 250
+MAX_NOTES = 200  # later notes are only in the journal
 _STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
 _UNFINISHED_STATUS = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
 _INVALID_IN_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -87,7 +87,7 @@ _SETTINGS = {  # an unreachable store must be reported within seconds; the user'
 
 
 class MlflowSink:
-    """A `Sink` with one MLflow run per trueloop run, found by its tag; checkpoints are logged models.
+    """A `Sink` that stores each run as an MLflow run, found by its tag, and each checkpoint as a logged model.
 
     Args:
         target: the database or the server.
@@ -96,7 +96,7 @@ class MlflowSink:
         StoreUnavailable: the store does not answer, or rejects the request (`StoreRejected`).
         StoreError: the database has the schema of another MLflow version.
 
-    Cost: two seconds to import; creating a new database takes a few more.
+    Cost: importing MLflow takes two seconds; creating a new database takes a few more.
     """
 
     is_idempotent = True
@@ -201,15 +201,15 @@ class MlflowSink:
         experiments = self._experiment_ids()
         if not experiments:
             return []
-        wanted = f"tags.`{RUN_ID}` = '{run.run_id}'"  # 32 hex digits, see `read_run_id`
-        return list(_pages(lambda token: self._client.search_runs(experiments, wanted, page_token=token)))
+        query = f"tags.`{RUN_ID}` = '{run.run_id}'"  # 32 hex digits, see `read_run_id`
+        return list(_pages(lambda token: self._client.search_runs(experiments, query, page_token=token)))
 
     def _experiment_ids(self) -> list[str]:
         return [each.experiment_id for each in _pages(lambda token: self._client.search_experiments(page_token=token))]
 
-    def _search_logged_models(self, wanted: str) -> list[Any]:
+    def _search_logged_models(self, query: str) -> list[Any]:
         experiments, search = self._experiment_ids(), self._client.search_logged_models
-        return list(_pages(lambda token: search(experiments, wanted, page_token=token)))
+        return list(_pages(lambda token: search(experiments, query, page_token=token)))
 
     def _create_run(self, run: RunMetadata) -> Any:
         created = self._client.create_run(
@@ -298,13 +298,13 @@ class MlflowSink:
         kind, how = (StoreRejected, "rejected the request") if rejected else (StoreUnavailable, "does not answer")
         return kind(
             f"The store {self._target.display} {how}: {truncate(' '.join(text.split()), 300)}",
-            why="The journals are complete; only their copy there is not.",
-            fix=f"When {'that is fixed' if rejected else 'the store is back'}: trueloop runs sync.",
+            why="The journals are complete; only their copy in the store is not.",
+            fix=f"When {'that is fixed' if rejected else 'the store answers again'}: trueloop runs sync.",
         )
 
 
 def _is_rejection(error: Exception) -> bool:
-    """Return whether an error is a response that blames the request (HTTP 4xx) and cannot be retried."""
+    """Return True if an error is a response that rejects the request (HTTP 4xx), so that a retry would fail too."""
     exceptions: Any = sys.modules.get("mlflow.exceptions")  # not imported here: the error may be an ImportError
     if exceptions is None or not isinstance(error, exceptions.MlflowException):
         return False
@@ -313,14 +313,14 @@ def _is_rejection(error: Exception) -> bool:
 
 
 def _artifact_location(address: str) -> str | None:
-    """Return the artifact location next to a database file; None for a server and PostgreSQL, which have defaults."""
+    """Return the artifact location next to a database file; None for servers and PostgreSQL, which have a default."""
     return (
         Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if "sqlite" in address[:6] else None
     )
 
 
 def _with_valid_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace all names by valid MLflow names; if two collide, the last one wins."""
+    """Replace all names by valid MLflow names; of two names that become equal, the last one remains."""
     return {_valid_name(key): value for key, value in values.items()}
 
 

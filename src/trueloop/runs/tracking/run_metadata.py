@@ -12,7 +12,7 @@ from trueloop.runs.tracking.sink import SCHEMA, RunMetadata
 
 MAX_PARAM_CHARS = 500  # the limit of MLflow servers since 1.0
 MAX_TAG_CHARS = 5000
-MAX_NESTED_TAGS = 30  # entries of a mapping that become separate tags; a larger one, such as all packages, is one tag
+MAX_NESTED_TAGS = 30  # entries of a mapping that become separate tags; a larger mapping (all packages) is one tag
 _NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
 
 
@@ -22,7 +22,7 @@ def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, fir
     Args:
         started: start event of the newest process.
         folder: name of the run folder.
-        started_s: when the first process started, in seconds since 1970.
+        started_s: start time of the first process, in seconds since 1970.
         first_line: first line of the journal, which identifies the run.
     """
     facts = started.facts
@@ -68,5 +68,5 @@ def _text(value: object) -> str:
 
 
 def truncate(text: str, length: int) -> str:
-    """Truncate a text to a length, with an ellipsis."""
+    """Truncate a text to a length, including an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"

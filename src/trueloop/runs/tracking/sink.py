@@ -1,4 +1,4 @@
-"""Define the store protocol that MLflow, TensorBoard and W&B implement, and the records passed to it."""
+"""Define the protocol of stores, which MLflow, TensorBoard and W&B implement, and the records that a store receives."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class RunMetadata:
     """The identity and settings of a run."""
 
     run_id: str
-    """32 hex digits, the same for all processes of the run."""
+    """Id of the run: 32 hex digits, the same for all processes of the run."""
     name: str
     """Name of the run folder."""
     group: str
     """Name of the recipe or Trainer: the MLflow experiment, or the W&B project."""
     started_ms: int
-    """When the first process started, in ms since 1970 (UTC)."""
+    """Start time of the first process, in ms since 1970 (UTC)."""
     params: Mapping[str, str]
-    """Configuration and options, flat."""
+    """Configuration and options by dotted name."""
     tags: Mapping[str, str]
-    """Machine, versions, code and data."""
+    """Facts about machine, versions, code and data."""
     fingerprint: str
-    """Hash of what a store cannot change afterwards: start time, params, and the names of the tags."""
+    """Hash of the values that a store cannot change later: start time, params, and the names of the tags."""
 
 
 class MetricPoint(NamedTuple):
     """Metric values at one update."""
 
     step: int
-    """The update."""
+    """Number of the update."""
     time_ms: int
-    """Time in ms since 1970, derived from the journal only, so that every sync yields the same."""
+    """Time in ms since 1970, derived only from the journal, so that every sync yields the same time."""
     values: Mapping[str, float]
 
 
@@ -66,7 +66,7 @@ class SavedCheckpoint:
     epoch: int
     time_ms: int
     values: Mapping[str, float]
-    """{"val/loss": 0.1}; empty if nothing was evaluated at this update."""
+    """Metrics by name: {"val/loss": 0.1}; empty if nothing was evaluated at this update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class RunNote:
     """A message for the user."""
 
     number: int
-    """Running number, from 1."""
+    """Number of the note in its run, from 1."""
     step: int
     time_ms: int
     kind: str
@@ -83,7 +83,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBatch:
-    """The store records of some journal lines, in order."""
+    """Records for a store, translated from consecutive journal lines."""
 
     points: Sequence[MetricPoint] = ()
     checkpoints: Sequence[SavedCheckpoint] = ()
@@ -92,18 +92,18 @@ class StoreBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncCursor:
-    """How much of a journal is in a store; the store keeps the cursor with the run."""
+    """How much of a journal is in a store; the store contains the cursor next to the run."""
 
     journal_bytes: int
-    """Offset in the journal; all current lines before it are in the store."""
+    """Byte offset in the journal; the store contains all current lines before this offset."""
     checksum: str
-    """Checksum of the bytes before that offset, to recognise the journal."""
+    """Checksum of the bytes before ``journal_bytes``, to recognise the journal."""
     fingerprint: str
-    """See `RunMetadata.fingerprint`."""
+    """`RunMetadata.fingerprint` of the run."""
     state: str
-    """How the run ended; empty during a sync, when the store may contain lines after ``journal_bytes``."""
+    """State of the run; "" during a sync, when the store may contain lines after ``journal_bytes``."""
     translator_state: Mapping[str, float]
-    """State of the translator at that offset."""
+    """`Translator.state` at ``journal_bytes``."""
 
     def to_json(self) -> str:
         """Encode the cursor as one line of JSON."""
@@ -111,7 +111,7 @@ class SyncCursor:
 
     @staticmethod
     def parse(text: str | None) -> SyncCursor | None:
-        """Parse a cursor; None if there is none or it is invalid.
+        """Parse a cursor; None if the text is missing or invalid.
 
         Raises:
             StoreError: a later trueloop wrote it.
@@ -147,12 +147,12 @@ class Sink(Protocol):
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether writing the same records twice stores them once."""
+        """True if writing the same records twice stores them once."""
         ...
 
     @property
     def can_append(self) -> bool:
-        """Whether a run that another process closed can be continued."""
+        """True if the sink can continue a run that another process closed."""
         ...
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
@@ -168,11 +168,11 @@ class Sink(Protocol):
         ...
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Write how the run ended, and only then the cursor."""
+        """Write the state of the run, and only then the cursor."""
         ...
 
     def delete_run(self, run: RunMetadata) -> bool:
-        """Delete everything that trueloop wrote about a run, and nothing else; return whether there was anything."""
+        """Delete everything that trueloop wrote about a run, and nothing else; return True if something was deleted."""
         ...
 
     def close(self) -> None:

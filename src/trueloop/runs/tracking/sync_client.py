@@ -14,22 +14,21 @@ from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.core.protocols import Notice, RunEnded, RunEvent, UpdatesDone
 from trueloop.runs.tracking.target import Target
 
-DRAIN_TIMEOUT_S = 5.0  # wait for the store at the end of training; the process continues alone after that
+DRAIN_TIMEOUT_S = 5.0  # wait for the store at the end of training; after that, the sync process continues alone
 
-_PIPES = (
-    handles_closed_after_fork()
-)  # a copy in a forked loader process would hide the end of training from the sync process
+# A copy of the pipe in a forked loader process would hide the end of training from the sync process.
+_PIPES = handles_closed_after_fork()
 
 
 class SyncClient:
-    """A `Reporter`, to be called last, that runs a separate process which syncs the journal to a store.
+    """A `Reporter` that runs a separate process to sync the journal to a store; it must be called after the journal.
 
     Args:
         run_dir: the run folder.
         target: the store.
-        on_problem: called at most once, if the store is down, slow, or rejects the run.
+        on_problem: function that is called at most once, if the store is down, slow, or rejects the run.
 
-    Cost: some milliseconds to start; one comparison per event.
+    Cost: a few milliseconds to start; one comparison per event.
     """
 
     def __init__(self, run_dir: Path, target: Target, on_problem: Callable[[Notice], None]) -> None:
@@ -43,26 +42,26 @@ class SyncClient:
         self._start()
 
     def report(self, event: RunEvent) -> None:
-        """Report a problem of the sync process, once."""
+        """Track the newest update, and report a problem of the sync process once."""
         if isinstance(event, UpdatesDone):
             self._update = event.rows[-1].update if event.rows else self._update
         elif isinstance(event, RunEnded):
             self._update = event.update
-            self.close()  # it finishes while curves are drawn; nothing may be journaled after the end
+            self.close()  # the sync finishes while curves are drawn; nothing may be journaled after the end
             return
         if self._problem and not self._reported and self._pipe in _PIPES:
             self._reported = True
             self._on_problem(self._make_note("store_down", self._problem))
 
     def close(self) -> None:
-        """Let the sync process finish the journal and end; closing twice is harmless."""
+        """Let the sync process copy the rest of the journal and end; closing twice is harmless."""
         if self._pipe in _PIPES:
             _PIPES.discard(self._pipe)
             os.close(self._pipe)
         self._pipe = -1
 
     def wait(self, seconds: float = DRAIN_TIMEOUT_S) -> Notice | None:
-        """Wait briefly for the sync to finish; return a note if it is incomplete and this was not reported yet."""
+        """Wait briefly for the sync to finish; return a note if the sync is incomplete and no problem was reported."""
         self.close()
         if self._listener and not self._problem:
             self._listener.join(seconds)
@@ -91,9 +90,8 @@ class SyncClient:
                 env=environment,
                 start_new_session=True,  # Ctrl-C goes to the trainer only
             )
-            os.write(
-                self._pipe, f"{json.dumps(self._target.url)}\n".encode()
-            )  # JSON is one line, even if a folder name contains a newline
+            # JSON stays on one line even if a folder name contains a newline.
+            os.write(self._pipe, f"{json.dumps(self._target.url)}\n".encode())
         except OSError as error:
             self._problem = (
                 f"The store {self._target.display} is not written: no process can be started ({error}). "
@@ -106,7 +104,7 @@ class SyncClient:
         self._listener.start()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Handle the messages of the sync process, on a thread that blocks until there is one."""
+        """Handle the messages of the sync process, on a thread that waits for them."""
         assert process.stdout is not None
         with process.stdout as messages:
             for line in messages:

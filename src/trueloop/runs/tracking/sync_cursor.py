@@ -9,11 +9,11 @@ from trueloop.runs.tracking.sink import StoreError, SyncCursor
 
 
 class CursorFile:
-    """The cursor file of one run, which also identifies the run that owns its folder.
+    """The cursor file of one run, which also records which run owns the folder.
 
     Args:
-        path: the file; it need not exist.
-        run_id: the run whose cursor is read and written.
+        path: the file, which need not exist.
+        run_id: id of the run whose cursor is read and written.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -28,11 +28,11 @@ class CursorFile:
 
     @property
     def belongs_to_run(self) -> bool:
-        """Whether the file exists and belongs to this run."""
+        """True if the file exists and belongs to this run."""
         return self._record().get("run_id") == self._run_id
 
     def read(self) -> SyncCursor | None:
-        """Read the cursor of this run; None if there is none."""
+        """Read the cursor of this run; None if the file has none."""
         record = self._record()
         if record.get("run_id") != self._run_id:
             return None
@@ -44,7 +44,7 @@ class CursorFile:
         """Replace the file.
 
         Args:
-            cursor: None = the files here belong to this run, but their extent is unknown.
+            cursor: the new cursor; None = the folder belongs to this run, but how much was written is unknown.
 
         Raises:
             StoreError: the file cannot be written.

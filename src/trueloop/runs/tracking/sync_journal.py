@@ -1,4 +1,4 @@
-"""Sync one journal to one store: add missing records, and rewrite the run if stored lines were superseded."""
+"""Sync one journal to one store: write missing records, or rewrite the run if a resume superseded stored lines."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -25,10 +25,10 @@ class SyncResult:
     """The result of syncing one run."""
 
     outcome: Literal["complete", "copied", "rewritten", "busy", "empty"]
-    """complete: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch;
-    busy: another process is syncing it; empty: no run had started."""
+    """complete: nothing was missing; copied: missing lines were written; rewritten: the run was written from scratch;
+    busy: another process is syncing the run; empty: no run had started."""
     state: str
-    """The end reason in the journal, else "running", "killed" or "unknown"; "" if it was not determined."""
+    """End reason in the journal, else "running", "killed" or "unknown"; "" if the state was not determined."""
     lines: int
     """Number of journal lines that were written."""
 
@@ -37,13 +37,13 @@ class JournalSync:
     """Syncs one journal to one store.
 
     Args:
-        file: the journal, unbuffered; the caller holds its lock.
+        file: the journal, opened unbuffered; the caller holds its lock.
         folder: name of the run folder.
         sink: the store; the caller closes it.
-        rewrite: delete the run in the store and write it from scratch.
+        rewrite: True to delete the run in the store and write it from scratch.
 
     Raises:
-        StoreError: from the store; create a new object afterwards, which reads the state of the store again.
+        StoreError: the store failed; to retry, create a new `JournalSync`, which reads the state of the store again.
         InvalidData: the journal is damaged.
     """
 
@@ -63,7 +63,7 @@ class JournalSync:
         """Write the lines that were added to the journal.
 
         Args:
-            upto: byte offset to stop at; None = the end.
+            upto: byte offset to stop at; None = the end of the journal.
         """
         self._index.extend(upto)
         if self._index.newest_start is None:
@@ -81,10 +81,10 @@ class JournalSync:
         self._index.mark_synced()
 
     def finish(self, *, alive: bool | None) -> str:
-        """Write the state of the run if the store lacks it, and return it; "" if no run had started.
+        """Write the state of the run if the store lacks it, and return the state; "" if no run had started.
 
         Args:
-            alive: whether a process is still training; None if that is unknown.
+            alive: True if a process is still training, False if none is, None if this is unknown.
         """
         if self._run is None or self._index.newest_start is None:
             return ""
@@ -104,7 +104,7 @@ class JournalSync:
         )
 
     def _find_cursor(self, run: RunMetadata, upto: int | None) -> None:
-        """Continue from the cursor in the store, or start over."""
+        """Continue from the cursor in the store; start over if it is missing or does not match the journal."""
         self._run = run
         cursor = None if self._rewrite else self._sink.find_cursor(run)
         if cursor is None or not self._can_resume(cursor, run):
@@ -179,13 +179,13 @@ class JournalSync:
 def sync_run(
     run_dir: Path, target: Target, *, rewrite: bool = False, open_sink: Callable[[Target], Sink] | None = None
 ) -> SyncResult:
-    """Sync one run to a store, and wait for it.
+    """Sync one run to a store, and wait until the sync is complete.
 
     Args:
         run_dir: the run folder.
         target: the store.
-        rewrite: delete the run in the store and write it from scratch.
-        open_sink: opens the store; for other stores than the built-in ones.
+        rewrite: True to delete the run in the store and write it from scratch.
+        open_sink: function that opens the store, for stores that are not built in.
 
     Raises:
         RunFolderError: there is no journal.
@@ -193,8 +193,8 @@ def sync_run(
         StoreUnavailable: the store does not answer.
         StoreError: the store cannot accept the run.
 
-    Cost: if nothing is missing, a second per 10**6 updates. A database writes about 10**4 values per second; an update
-    has five or six.
+    Cost: if nothing is missing, a second per 10**6 updates. A database writes about 10**4 values per second, and an
+    update has five or six values.
     """
     try:
         file = FileIO(run_dir / JOURNAL_NAME)
@@ -221,7 +221,7 @@ def open_target(target: Target) -> Sink:
     """Open a store.
 
     Raises:
-        StoreUnavailable: it does not answer.
+        StoreUnavailable: the store does not answer.
         StoreError: the store cannot accept runs.
     """
     match target.kind:

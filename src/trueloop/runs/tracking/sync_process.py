@@ -1,8 +1,8 @@
 """Run the process that syncs a journal to a store: python -m trueloop.runs.tracking.sync_process RUN --store URL.
 
-The training process starts it; it never imports torch. Its standard input is a pipe from the trainer, which reaches
-end of file however the trainer ends: then this process copies the rest of the journal and exits. It writes messages to
-standard output, one JSON object per line:
+The training process (the trainer) starts this process, which never imports torch. Its standard input is a pipe from the
+trainer. When the trainer ends in any way, the pipe reaches end of file; this process then copies the rest of the
+journal and exits. It writes messages to standard output, one JSON object per line:
 
     {"event": "down", "message": ...}      the store does not answer, or is slow; sent once
     {"event": "failed", "message": ...}    the store cannot accept the run; this process exits
@@ -31,11 +31,11 @@ from trueloop.runs.tracking.sync_journal import JournalSync, open_target
 from trueloop.runs.tracking.target import Target, parse_target
 
 NICENESS = 10
-POLL_INTERVAL_S = 1.0  # of the journal
-SLOW_STORE_S = 15.0  # a longer call of the store is reported as slow
-STORE_TIMEOUT_S = 60.0  # after training, for a store that is down or another sync process
+POLL_INTERVAL_S = 1.0  # seconds between two reads of the journal
+SLOW_STORE_S = 15.0  # a store call that takes longer is reported as slow
+STORE_TIMEOUT_S = 60.0  # wait after training, for a store that is down or for another sync process
 MAX_RETRY_INTERVAL_S = 30.0
-TERMINATION_GRACE_S = 30.0  # after SIGTERM: a trainer that received it too saves its state, and those lines are synced
+TERMINATION_GRACE_S = 30.0  # time after SIGTERM to sync what the trainer, which received it too, writes before it ends
 
 SendMessage = Callable[[dict[str, Any]], None]
 
@@ -46,9 +46,9 @@ class SyncLoop:
     Args:
         run_dir: the run folder.
         target: the store.
-        trainer_ended: set when the trainer has ended.
-        send: sends a message to the trainer.
-        open_sink: opens the store; for other stores than the built-in ones.
+        trainer_ended: event that is set when the trainer has ended.
+        send: function that sends a message to the trainer.
+        open_sink: function that opens the store, for stores that are not built in.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SyncLoop:
         self._give_up_at: float | None = None
 
     def run(self) -> int:
-        """Sync until the end; return the exit code: 0 = complete, 1 = impossible, 3 = the store was down."""
+        """Sync until the trainer has ended; return the exit code: 0 = complete, 1 = impossible, 3 = store was down."""
         file = self._wait_for_journal()
         if file is None:
             return 0
@@ -91,7 +91,7 @@ class SyncLoop:
             sync = JournalSync(file, self._folder, sink)
             while True:
                 last = self._trainer_ended.is_set()
-                upto = os.fstat(file.fileno()).st_size if last else None  # another trainer may be writing on
+                upto = os.fstat(file.fileno()).st_size if last else None  # a new trainer may append lines
                 self._with_slow_warning(lambda upto=upto: sync.sync_new_lines(upto))
                 self._pause_s = 0.0
                 if last:
@@ -113,7 +113,7 @@ class SyncLoop:
             self._trainer_ended.wait(POLL_INTERVAL_S)
 
     def _with_slow_warning(self, call: Callable[[], Any]) -> Any:
-        """Call the store; warn if it takes long."""
+        """Call the store, and warn if the call takes longer than `SLOW_STORE_S`."""
         slow = f"The store {self._target.display} is slow: it has not answered for {SLOW_STORE_S:.0f} s"
         with _timer(SLOW_STORE_S, lambda: self._warn(StoreUnavailable(f"{slow}. Training does not wait for it."))):
             return call()
@@ -133,7 +133,7 @@ class SyncLoop:
             time.sleep(min(wait_s, 5.0))
 
     def _timed_out(self) -> bool:
-        """Return whether `STORE_TIMEOUT_S` has passed since the trainer ended."""
+        """Return True if `STORE_TIMEOUT_S` has passed since the trainer ended."""
         if not self._trainer_ended.is_set():
             return False
         now = time.monotonic()
@@ -142,8 +142,8 @@ class SyncLoop:
 
 
 @contextmanager
-def _timer(seconds: float, ring: Callable[[], None]) -> Generator[None]:
-    timer = _daemon_timer(seconds, ring)
+def _timer(seconds: float, on_timeout: Callable[[], None]) -> Generator[None]:
+    timer = _daemon_timer(seconds, on_timeout)
     timer.start()
     try:
         yield
@@ -151,8 +151,8 @@ def _timer(seconds: float, ring: Callable[[], None]) -> Generator[None]:
         timer.cancel()
 
 
-def _daemon_timer(seconds: float, ring: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, ring)
+def _daemon_timer(seconds: float, on_timeout: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, on_timeout)
     timer.daemon = True
     return timer
 
@@ -166,7 +166,7 @@ def _format_error(error: TrueloopError) -> str:
 
 
 def _wait_for_eof(pipe: Any, trainer_ended: threading.Event) -> None:
-    """Wait for the end of standard input, into which only the address is written."""
+    """Wait for the end of standard input, to which the trainer writes nothing but the address of the store."""
     while pipe.read(4096):
         pass
     trainer_ended.set()

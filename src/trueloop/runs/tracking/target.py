@@ -1,4 +1,4 @@
-"""Parse and validate the address of a store, and hide its password in everything that is displayed."""
+"""Parse and validate the address of a store, and hide its password in all displayed text."""
 
 import re
 import shlex
@@ -35,20 +35,20 @@ _EXTRAS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A store, by address."""
+    """The address of a store, in the forms that are used and displayed."""
 
     kind: Kind
     address: str = field(repr=False)
-    """Address for MLflow, or an absolute folder. It may contain a password: it is never printed, journaled or passed on
-    a command line."""
+    """Address for MLflow, or an absolute folder. The address may contain a password, so it is never printed, written to
+    a journal or passed on a command line."""
     display: str
-    """Address for people, without secrets."""
+    """Address to display, without secrets."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Secrets in the address, as typed and URL-decoded."""
+    """Secrets in the address, each as the user typed it and URL-decoded."""
 
     @property
     def url(self) -> str:
-        """The address in a form that `parse_target` accepts; secret like the address."""
+        """The address in a form that `parse_target` accepts; it may contain a password."""
         return self.address if self.kind == "mlflow" else f"{self.kind}:{self.address}"
 
     def sync_command(self, run_dir: Path) -> str:
@@ -119,8 +119,8 @@ def _sqlite_target(url: str, rest: str) -> Target:
     if special := [each for each in "?%" if each in str(file)]:
         raise InvalidConfig(
             f"The store {url!r} is a file with {special[0]!r} in its path: {str(file)!r}.",
-            why="In a database URL that character is special, so another file would be written.",
-            fix="Choose a file name without it: sqlite:///FILE.",
+            why=f"{special[0]!r} has a special meaning in a database URL, so another file would be written.",
+            fix=f"Choose a path without {special[0]!r}: sqlite:///FILE.",
         )
     if is_folder(file):
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
@@ -182,7 +182,7 @@ def _unknown_store_error(url: str, scheme: str) -> InvalidConfig:
     near = get_close_matches(scheme, ["sqlite", "postgresql", "http", "https", "tensorboard", "wandb"], n=1)
     meant = f"Did you mean {near[0]}? " if near else ""
     return InvalidConfig(
-        f"The store {mask_secrets(url)!r} is of no known kind.", fix=f"{meant}Write one of: {ADDRESS_FORMS}."
+        f"The kind of the store {mask_secrets(url)!r} is unknown.", fix=f"{meant}Write one of: {ADDRESS_FORMS}."
     )
 
 

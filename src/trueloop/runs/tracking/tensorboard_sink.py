@@ -18,7 +18,7 @@ class TensorBoardSink:
     """A `Sink` that writes scalars, hyperparameters and notes as event files in FOLDER/RUN_NAME.
 
     Args:
-        target: the folder, created if absent.
+        target: the folder, which is created if it does not exist.
     """
 
     is_idempotent = False
@@ -44,7 +44,7 @@ class TensorBoardSink:
 
         first = not any(cursor_file.folder.glob(_EVENTS))
         if not cursor_file.belongs_to_run:
-            cursor_file.write(None)  # before the first event file, so that the folder is known to be this run's
+            cursor_file.write(None)  # marks the folder as this run's before the first event file exists
         with self._translated_errors():
             self._writer = EventFileWriter(str(cursor_file.folder), max_queue_size=1000)
             if first:
@@ -54,7 +54,7 @@ class TensorBoardSink:
                 self._add_text(0, run.started_ms, "run", _markdown_table(run.tags))
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
-        """Write metrics as scalars, checkpoints and notes as text."""
+        """Write metrics as scalars, and checkpoints and notes as text."""
         with self._translated_errors():
             for point in batch.points:
                 self._add_scalars(point)
@@ -90,7 +90,7 @@ class TensorBoardSink:
             writer.close()
 
     def _cursor_file(self, run: RunMetadata) -> CursorFile:
-        """Return the cursor file of a run: an existing one, else one in the first unused folder."""
+        """Return the existing cursor file of a run, else the path of a new one in an unused folder."""
         for path in sorted(self._root.glob(f"*/{CURSOR_NAME}")):
             if (cursor_file := CursorFile(path, run.run_id)).belongs_to_run:
                 return cursor_file
@@ -113,7 +113,7 @@ class TensorBoardSink:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise StoreError(
                 f"The TensorBoard folder {str(self._root)!r} cannot be written: {reason}.",
-                why="The journal is complete; only its copy there is not.",
+                why="The journal is complete; only its copy in the store is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 

@@ -1,7 +1,7 @@
 """Translate journal lines to store records: metrics by name, step and time, checkpoints, notes.
 
-An update row has no time. It is derived from the lines before it: the newest recorded time plus the seconds of the
-updates since. So every sync of a journal yields the same times.
+An update row has no time. Its time is derived from earlier lines: the newest recorded time plus the seconds of the
+updates since then. Every sync of a journal therefore yields the same times.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ class Translator:
     """Translates the records of a journal in order.
 
     Args:
-        index: knows which records are current.
-        state: the `state` of the translator to continue from.
+        index: index that knows which lines are current.
+        state: `Translator.state` to continue from; empty = the beginning of the journal.
     """
 
     def __init__(self, index: JournalIndex, state: Mapping[str, float]) -> None:
@@ -30,19 +30,19 @@ class Translator:
 
     @property
     def state(self) -> dict[str, float]:
-        """The state needed to continue from here."""
+        """State from which another translator can continue."""
         return {"clock_s": self._clock_s, "notes": self._notes}
 
     @property
     def time_ms(self) -> int:
-        """When the last line was written, in ms since 1970."""
+        """Time of the last translated line, in ms since 1970."""
         return int(self._clock_s * 1000)
 
     def translate(self, offset: int, record: Mapping[str, Any]) -> Sequence[Item]:
-        """Translate one record; empty if it was superseded or is not for a store.
+        """Translate one record; the result is empty if the record was superseded or is not for a store.
 
         Args:
-            offset: byte offset of its line.
+            offset: byte offset of the record's line.
             record: the parsed line.
 
         Raises:
@@ -79,7 +79,7 @@ class Translator:
         return MetricPoint(event.update, self._evaluated_ms(event.update), values)
 
     def _translate_checkpoint(self, event: CheckpointSaved) -> SavedCheckpoint:
-        # A checkpoint is reported once it is complete on disk, after further updates; its metrics are the evaluation's.
+        # A checkpoint is reported when it is complete on disk, after further updates: use the time of its evaluation.
         time_ms = self._evaluated_ms(event.update)
         return SavedCheckpoint(
             path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics
@@ -130,4 +130,4 @@ class MetricColumns:
 
 
 def _parse_floats(value: Any, count: int) -> Sequence[float]:
-    return list(map(float, expand_column(value, count)))  # parses "nan" and "inf", too
+    return list(map(float, expand_column(value, count)))  # float() also parses "nan" and "inf"

@@ -14,7 +14,7 @@ from trueloop.runs.tracking.sync_cursor import CursorFile
 from trueloop.runs.tracking.target import Target
 
 _SETTINGS = {
-    "WANDB_MODE": "offline",  # not only a default: no data leaves this machine automatically
+    "WANDB_MODE": "offline",  # overrides the user's setting: no data leaves this machine automatically
     "WANDB_ERROR_REPORTING": "false",
     "WANDB_SILENT": "true",
     "WANDB_CONSOLE": "off",
@@ -26,9 +26,9 @@ class WandbSink:
     """A `Sink` that writes one offline W&B run to FOLDER/wandb, always from the beginning: W&B cannot append offline.
 
     Args:
-        target: the folder, created if absent.
+        target: the folder, which is created if it does not exist.
 
-    Cost: W&B starts a separate process; two seconds.
+    Cost: starting the process of W&B takes two seconds.
     """
 
     is_idempotent = False
@@ -89,7 +89,7 @@ class WandbSink:
         self._cursor.write(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Finish the offline run; only a finished one is complete."""
+        """Finish the offline run; an unfinished run is incomplete."""
         assert self._cursor is not None
         with self._translated_errors():
             self._run.summary["trueloop.state"] = state
@@ -137,12 +137,12 @@ class WandbSink:
         except Exception as error:
             raise StoreError(
                 f"W&B cannot write to {self._root}: {type(error).__name__}: {truncate(str(error), 300)}",
-                why="The journal is complete; only its copy there is not.",
+                why="The journal is complete; only its copy in the store is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 
 
 def _is_folder_of(folder: Path, run: RunMetadata) -> bool:
-    """True for the folder of an offline run with this run's id."""
+    """Return True for the folder of an offline run with this run's id."""
     match = re.fullmatch(rf"offline-run-[0-9_]+-{run.run_id}", folder.name)
     return bool(match) and folder.is_dir() and not folder.is_symlink()

@@ -1,1 +1,1 @@
-"""The proofs: every module here with a ``PROOF`` is one; there is no list to edit."""
+"""Proofs of properties: each module defines one proof as ``PROOF``, which `trueloop.verification.discover` finds."""

@@ -1,7 +1,7 @@
 """Accumulation over K micro-batches equals the big batch.
 
-A loop that does not divide by K trains with K times the learning rate; one that divides by K gives
-the samples of a short last micro-batch, and the tokens of a short sequence, more weight than the others.
+A loop that does not divide by K trains with K times the learning rate. A loop that divides by K gives more weight to
+the samples of a short last micro-batch, and to the tokens of short sequences, than to the others.
 """
 
 from dataclasses import dataclass
@@ -17,63 +17,65 @@ from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
-EXACT, ROUGH = 1e-9, 1e-4
-RATE = 0.1
+FLOAT64_TOLERANCE, FLOAT32_TOLERANCE = 1e-9, 1e-4
+LEARNING_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Batch and precision of one test update."""
+    """Conditions of one test update."""
 
     batch: Any
     double: bool
+    """True = compute in float64."""
     batchnorm_frozen: bool
-    """True where BatchNorm stays in eval mode."""
+    """True = keep BatchNorm layers in eval mode."""
 
 
 def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     """Make one update from K micro-batches and one from the same samples in one batch, and compare the parameters.
 
-    Tests equal micro-batches and a short last one, with plain gradient descent, whose update is the gradient; without
-    dropout, and with BatchNorm in eval mode, since accumulation cannot reproduce its batch statistics.
+    The test uses equal micro-batches, and micro-batches with a short last one. It uses plain gradient descent, whose
+    update is the gradient, no dropout, and BatchNorm in eval mode: accumulation cannot reproduce batch statistics.
 
     Args:
-        context: context of a target with a ``step(model, optimizer, batches)``.
+        context: context of a target with a function ``step(model, optimizer, batches)``.
         k: number of micro-batches.
     """
     if context.target.step is None:
-        raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
+        raise NotApplicable("There is no step: pass step(model, optimizer, batches), which makes one update.")
     batch = context.first_samples(8 * k, minimum=4)
     k = min(k, batch_size(batch) // 2)
     samples = batch_size(batch) // k * k
     batch = select_samples(batch, slice(0, samples))
     trial = Trial(batch=batch, double=_supports_float64(context, batch), batchnorm_frozen=True)
-    tolerance = EXACT if trial.double else ROUGH
+    tolerance = FLOAT64_TOLERANCE if trial.double else FLOAT32_TOLERANCE
     even, ragged = [samples // k] * k, _ragged_sizes(samples, samples // k + 1)
     reference = _update(context, trial, [samples])
     if not float(_norm(reference)):
-        raise NotJudged("The step does not change the model that it receives: nothing can be compared.")
+        raise NotJudged("The step does not change the model that it receives, so nothing can be compared.")
     if _relative_difference(reference, _update(context, trial, [samples])) > tolerance:
         raise NotJudged("The step is random: the same batch and seed give different updates.")
-    off = {
+    differences = {
         "equal": _relative_difference(reference, _update(context, trial, even)),
         "short last": _relative_difference(reference, _update(context, trial, ragged)),
     }
-    numbers = {"equal": off["equal"], "short_last": off["short last"]}
-    picture = Bars(title="Difference from the update of the big batch", values=off, unit="of its size")
-    if max(off.values()) > tolerance:
+    numbers = {"equal": differences["equal"], "short_last": differences["short last"]}
+    picture = Bars(title="Difference from the update of the big batch", values=differences, unit="of its size")
+    if max(differences.values()) > tolerance:
         scale = _length_ratio(reference, _update(context, trial, even))
         return broken(
-            _difference_message(off, tolerance, scale, (even, ragged)),
-            cause="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
+            _difference_message(differences, tolerance, scale, (even, ragged)),
+            cause="short last micro-batch" if differences["equal"] <= tolerance else "equal micro-batches",
             fix="Compute the loss as a sum and a count per micro-batch, call backward on the sums, and divide the "
             "gradient once by the total count.",
             numbers={**numbers, "times": scale},
             charts=(picture,),
         )
     return holds(
-        f"The update from {k} micro-batches equals that of the big batch to {format_float(max(off.values()))} of "
-        f"its size, also with a short last one ({' + '.join(map(str, ragged))}).",
+        f"The update from {k} micro-batches differs from that of the big batch by at most "
+        f"{format_float(max(differences.values()))} of its size, also with a short last micro-batch "
+        f"({' + '.join(map(str, ragged))}).",
         notes=_batchnorm_note(context, batch, even, double=trial.double),
         numbers=numbers,
         charts=(picture,),
@@ -81,17 +83,19 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
 
 
 def _difference_message(
-    off: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]
+    differences: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]
 ) -> str:
     even, ragged = (" + ".join(map(str, each)) for each in sizes)
-    if off["equal"] <= tolerance:
+    if differences["equal"] <= tolerance:
         return (
-            f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) it is off "
-            f"by {format_percent(off['short last'])}: every micro-batch has the same weight, whatever its size."
+            f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) the "
+            f"update is off by {format_percent(differences['short last'])}: every micro-batch has the same weight, "
+            "whatever its size."
         )
-    message = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {format_percent(off['equal'])}"
+    off = format_percent(differences["equal"])
+    message = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {off}"
     return (
-        f"{message}: its length is {format_float(scale)} times the big batch's."
+        f"{message}: its norm is {format_float(scale)} times that of the big batch's update."
         if abs(scale - 1) > 0.01
         else f"{message}."
     )
@@ -104,13 +108,13 @@ def _ragged_sizes(samples: int, size: int) -> list[int]:
 def _supports_float64(context: ProofContext, batch: Any) -> bool:
     try:
         _update(context, Trial(batch=batch, double=True, batchnorm_frozen=True), [batch_size(batch)])
-    except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
+    except (RuntimeError, TypeError, ValueError, AssertionError):  # the model or loss supports only one precision
         return False
     return True
 
 
 def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tensor]:
-    """Return the change of each parameter in one update."""
+    """Make one update from micro-batches of the given sizes, and return the change of each parameter."""
     training = _prepare_training(context, trial)
     batches = split_batch(to_double(trial.batch) if trial.double else trial.batch, sizes)
     before = [parameter.detach().clone() for parameter in training.model.parameters()]
@@ -121,10 +125,8 @@ def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tenso
 
 def _prepare_training(context: ProofContext, trial: Trial) -> TrainingCopy:
     training = context.training_copy()
-    groups = [
-        {"params": group["params"]} for group in training.optimizer.param_groups
-    ]  # the step may access its groups
-    training.optimizer = torch.optim.SGD(groups, lr=RATE)
+    groups = [{"params": group["params"]} for group in training.optimizer.param_groups]  # the step may use the groups
+    training.optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)
     disable_dropout(training.model)
     if trial.batchnorm_frozen:
         freeze_mode(training.model, BatchNorm)
@@ -153,10 +155,10 @@ def _batchnorm_note(context: ProofContext, batch: Any, even: list[int], *, doubl
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, batchnorm_frozen=False)
-    off = _relative_difference(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
+    difference = _relative_difference(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
     note = (
-        f"BatchNorm ({', '.join(names[:3])}) was in eval mode: with the statistics of each micro-batch the update is "
-        f"{format_percent(off)} off, which no training loop can avoid."
+        f"BatchNorm ({', '.join(names[:3])}) was in eval mode: with the statistics of each micro-batch, the update is "
+        f"off by {format_percent(difference)}, which no training loop can avoid."
     )
     return (note,)
 

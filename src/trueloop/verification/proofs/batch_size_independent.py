@@ -1,7 +1,7 @@
 """Evaluation does not depend on the batch size: a sample's output is the same alone, in half and in the full batch.
 
-A ``squeeze()`` that removes a batch dimension of 1, a size written into a reshape, or batch statistics in eval mode
-make the metric depend on a setting that should only affect speed.
+A ``squeeze()`` that removes a batch dimension of 1, a batch size written into a reshape, or batch statistics in eval
+mode make the metric depend on the batch size, which should only affect speed.
 """
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
@@ -17,26 +17,26 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
-"""Errors of torch, or of the user's checks, for a size that does not fit."""
+"""Errors that torch or the user's checks raise if a batch size does not fit."""
 
 
 def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Evidence:
-    """Evaluate a batch at once, in parts and one by one, and compare the outputs.
+    """Evaluate a batch as a whole, in parts and sample by sample, and compare the outputs.
 
     Args:
         context: context of a target with at least two samples per batch, along the first dimension.
         samples: number of samples to check.
     """
     model = context.training_copy().model.eval()
-    model_outputs(model, context.call(model, context.batch), context.target.seed)  # the batch size it was written for
+    model_outputs(model, context.call(model, context.batch), context.target.seed)  # the original batch size must work
     try:
         _, call = context.aligned_samples(model, samples, minimum=2)
         exact = to_best_precision(model, call, context.target.seed)
     except RAISED as error:
         return _broken(min(samples, batch_size(context.batch)), 0, _describe_error(error))
     B = call_batch_size(call)
-    whole = per_sample_outputs(exact.baseline, B)
-    places = [place for place, leaf in enumerate(exact.baseline) if any(leaf is row for row in whole)]
+    full = per_sample_outputs(exact.baseline, B)
+    indices = [index for index, leaf in enumerate(exact.baseline) if any(leaf is row for row in full)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
     for size in sizes:
         for start in range(0, B, size):
@@ -46,9 +46,9 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
                 after = exact.run(part)
             except RAISED as error:
                 return _broken(count, start, _describe_error(error))
-            got = [after[place] for place in places if place < len(after)]
-            expected = [leaf[start : start + count] for leaf in whole]
-            if problem := _difference(expected, got, exact.tolerance):
+            actual = [after[index] for index in indices if index < len(after)]
+            expected = [leaf[start : start + count] for leaf in full]
+            if problem := _difference(expected, actual, exact.tolerance):
                 return _broken(count, start, problem)
     tried = ", ".join(map(str, [*sizes, B]))
     return holds(f"A sample's output is the same in batches of {tried}.")
@@ -58,18 +58,18 @@ def _describe_error(error: Exception) -> str:
     return f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
-def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> str:
-    shapes = [[list(leaf.shape) for leaf in each] for each in (expected, got)]
+def _difference(expected: list[Tensor], actual: list[Tensor], tolerance: float) -> str:
+    shapes = [[list(leaf.shape) for leaf in each] for each in (expected, actual)]
     if shapes[0] != shapes[1]:
         return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
-    most = max(float(relative_differences(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
+    most = max(float(relative_differences(a, b, 0, tolerance)) for a, b in zip(expected, actual, strict=True))
     return f"gives outputs that differ by {format_float(most)} of the largest output" if most else ""
 
 
 def _broken(size: int, start: int, problem: str) -> Evidence:
-    who = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
+    batch = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
     return broken(
-        f"In eval mode {who} {problem}.",
+        f"In eval mode {batch} {problem}.",
         cause=f"batch of {size}",
         fix="Name the dimension in squeeze(dim), write -1 for the batch in reshapes, and use running statistics.",
     )

@@ -1,6 +1,6 @@
 """Every custom autograd Function of the model has a correct gradient, checked in double precision.
 
-A handwritten backward is rarely compared with its forward: with a missing factor the model still trains, only worse.
+A handwritten backward is rarely compared with its forward. If a factor is missing, the model still trains, but worse.
 """
 
 from collections.abc import Generator
@@ -20,27 +20,28 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 Function = type[torch.autograd.Function]
-SMALL = 64
-"""Up to this many inputs every derivative is compared; above, random projections."""
-STEP, CLOSE = 1e-6, 1e-3
+MAX_FULL_CHECK = 64
+"""For up to this number of inputs every derivative is compared, for more inputs random projections."""
+STEP, TOLERANCE = 1e-6, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Result for one Function."""
+    """Result of the check of one Function."""
 
     name: str
     is_correct: bool
     deliberate: str = ""
-    """Why its gradient is deliberately not the derivative; empty = it should be."""
+    """Why the gradient deliberately differs from the derivative; "" = the two should be equal."""
     problem: str = ""
+    """How the gradient differs from the derivative; "" if ``is_correct``."""
 
 
 def custom_functions(context: ProofContext) -> Evidence:
-    """Find the Functions in the graph of the loss, and check each with ``torch.autograd.gradcheck`` on its own inputs.
+    """Find the Functions in the graph of the loss, and check each on its inputs with ``torch.autograd.gradcheck``.
 
-    A Function whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a
-    deliberate gradient that cannot be checked: it is reported as a note.
+    If the forward of a Function is the identity or a staircase (gradient reversal, straight-through rounding), its
+    gradient is a deliberate choice that cannot be checked: a note reports it.
     """
     batch = context.first_samples(4)
     training = context.training_copy()
@@ -58,7 +59,7 @@ def custom_functions(context: ProofContext) -> Evidence:
         return broken(
             " ".join(f"The gradient of {each.name} does not match its forward: {each.problem}." for each in wrong),
             cause=wrong[0].name,
-            fix="Derive backward again; return one gradient per input of forward, None where there is none.",
+            fix="Derive backward again; return one gradient per input of forward, or None for inputs without gradient.",
             notes=remarks,
         )
     if not judged:
@@ -72,16 +73,16 @@ def custom_functions(context: ProofContext) -> Evidence:
 
 @contextmanager
 def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
-    """Record the first arguments of each Function; ``apply`` looks ``forward`` up at every call."""
+    """Record the arguments of the first call of each Function, by replacing its ``forward``."""
     calls: dict[Function, tuple[Any, ...]] = {}
-    own = {function: vars(function).get("forward") for function in functions}
+    originals = {function: vars(function).get("forward") for function in functions}
 
     def recording(function: Function, forward: Any) -> Any:
         takes_context = function.setup_context is torch.autograd.Function.setup_context
 
         def record(*args: Any) -> Any:
-            given = args[1:] if takes_context else args
-            calls.setdefault(function, tuple(_detached(each) for each in given))
+            inputs = args[1:] if takes_context else args
+            calls.setdefault(function, tuple(_detached(each) for each in inputs))
             return forward(*args)
 
         return staticmethod(record)
@@ -91,7 +92,7 @@ def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple
             function.forward = recording(function, function.forward)
         yield calls
     finally:
-        for function, forward in own.items():
+        for function, forward in originals.items():
             if forward is None:
                 del function.forward
             else:
@@ -102,10 +103,10 @@ def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _check(function: Function, *given: Any) -> Checked:
+def _check(function: Function, *inputs: Any) -> Checked:
     name = function.__name__
-    real = [index for index, each in enumerate(given) if isinstance(each, Tensor) and each.is_floating_point()]
-    args = [each.double() if index in real else each for index, each in enumerate(given)]
+    real = [index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()]
+    args = [each.double() if index in real else each for index, each in enumerate(inputs)]
 
     def apply(*values: Tensor) -> tuple[Tensor, ...]:
         full = list(args)
@@ -114,9 +115,9 @@ def _check(function: Function, *given: Any) -> Checked:
         return tuple(out for out in tensors(function.apply(*full)) if out.is_floating_point())
 
     values = [args[index].requires_grad_() for index in real]
-    if deliberate := _deliberate(apply, values):
+    if deliberate := _deliberate_reason(apply, values):
         return Checked(name=name, is_correct=False, deliberate=deliberate)
-    fast = sum(value.numel() for value in values) > SMALL
+    fast = sum(value.numel() for value in values) > MAX_FULL_CHECK
     try:
         torch.autograd.gradcheck(apply, tuple(values), fast_mode=fast)
     except GradcheckError as error:
@@ -124,11 +125,10 @@ def _check(function: Function, *given: Any) -> Checked:
     return Checked(name=name, is_correct=True)
 
 
-def _deliberate(apply: Any, values: list[Tensor]) -> str:
+def _deliberate_reason(apply: Any, values: list[Tensor]) -> str:
     with torch.no_grad():
         outs = apply(*[value.detach() for value in values])
-        noise = [value + STEP * torch.ones_like(value) for value in values]
-        moved = apply(*noise)
+        moved = apply(*[value + STEP * torch.ones_like(value) for value in values])
     if all(torch.equal(a, b) for a, b in zip(outs, moved, strict=True)):
         return "its forward is a staircase, so its gradient is a deliberate choice (straight-through?)"
     if any(torch.equal(outs[0], value) for value in values if outs and outs[0].shape == value.shape):
@@ -156,11 +156,11 @@ def _describe_mismatch(apply: Any, values: list[Tensor], error: str) -> str:
                 parts = [(out * weight).sum() for out, weight in zip(apply(*shifted), weights, strict=True)]
             ends.append(torch.stack(parts).sum())
         true = float(ends[0] - ends[1]) / (2 * STEP)
-        says = 0.0 if grad is None else float((grad * direction).sum())
-        if abs(true - says) > CLOSE * max(abs(true), abs(says)):
-            ratio = f", {format_float(says / true)} times the derivative" if true else ""
-            slope = f"the slope is {format_float(true)}{ratio}"
-            return f"along a random direction of input {number} it is {format_float(says)}, but {slope}"
+        returned = 0.0 if grad is None else float((grad * direction).sum())
+        if abs(true - returned) > TOLERANCE * max(abs(true), abs(returned)):
+            ratio = f"{format_float(returned / true)} times" if true else "not"
+            derivative = f"{ratio} the derivative of forward, {format_float(true)}"
+            return f"along a random direction of input {number} it is {format_float(returned)}, {derivative}"
     return " ".join(error.split())[:200]
 
 

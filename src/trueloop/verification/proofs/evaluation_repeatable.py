@@ -1,7 +1,7 @@
 """Evaluation is deterministic: in eval mode a batch always gives the same outputs, and the model stays unchanged.
 
-``F.dropout`` without ``training=``, augmentation noise, or a statistic that still moves make validation losses of
-different epochs incomparable.
+With ``F.dropout`` without ``training=``, augmentation noise, or statistics that still change in eval mode, validation
+losses of different epochs cannot be compared.
 """
 
 import torch
@@ -31,7 +31,7 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     first = model_outputs(model, call, seed, reset=False)
     again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # not modes
+    changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # without modes
     most = max(
         (float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)),
         default=0.0,
@@ -39,25 +39,25 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     if most:
         traces = [trace_modules(model, call, seed + time) for time in range(2)]
         where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
-        still = (
+        mode_remark = (
             f" {format_count(len(in_train_mode), 'module')} stayed in train mode after eval(): {in_train_mode[0]}."
             if in_train_mode
             else ""
         )
         return broken(
-            f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the largest."
-            f"{f' They first differ {where}.' if where else ''}{still}",
+            f"In {times} evaluations of one batch, the outputs differ by {format_float(most)} of the largest output."
+            f"{f' They first differ {where}.' if where else ''}{mode_remark}",
             cause=where or "the model",
-            fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",
+            fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); add noise only in train mode.",
             numbers={"most": most},
         )
     if changed:
         return broken(
             f"Evaluation changes the model: {', '.join(changed[:3])}.",
             cause=changed[0],
-            fix="Update statistics only where self.training is true.",
+            fix="Update statistics only if self.training is True.",
         )
-    return holds(f"Evaluated {times} times, one batch gives the same outputs bit for bit.")
+    return holds(f"In {times} evaluations, one batch gives the same outputs bit for bit.")
 
 
 PROOF = Proof(title="Evaluation is deterministic", group="model", prove=evaluation_repeatable)

@@ -1,7 +1,7 @@
 """Every trainable parameter moves after an update.
 
-A layer that is never called, whose output is detached, or that the optimizer does not hold keeps its initial weights
-without any error.
+A layer keeps its initial weights without any error if it is never called, if its output is detached, or if the
+optimizer does not hold its parameters.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 
 def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidence:
-    """Make one update and find the parameters that did not change; retry with more updates.
+    """Make one update and find the parameters that did not change; retry these with more updates.
 
-    A parameter behind one that starts at zero (LoRA, zero-initialised branches) has no gradient in the first update, so
-    unchanged parameters get two more updates. A change by weight decay alone does not count.
+    If a parameter that starts at zero (LoRA, a zero-initialised branch) blocks the gradient of another one in the first
+    update, the other one changes in a later update. A change by weight decay alone does not count.
 
     Args:
         updates: number of updates after which every parameter must have changed.
@@ -41,15 +41,15 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
             numbers={"unregistered": len(unknown), "trainable": len(names)},
         )
     late: list[str] = []
-    left = set(names)
+    unmoved = set(names)
     reasons: dict[str, str] = {}
     for number in range(updates):
-        reasons = _update(training, batches[number % len(batches)], left)
-        left = set(reasons)
-        if not left:
+        reasons = _update(training, batches[number % len(batches)], unmoved)
+        unmoved = set(reasons)
+        if not unmoved:
             break
-        late = late if number else [name for name in names if name in left]
-    stuck = [name for name in names if name in left]
+        late = late if number else [name for name in names if name in unmoved]
+    stuck = [name for name in names if name in unmoved]
     if stuck:
         examples = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
         return broken(
@@ -62,7 +62,9 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
             numbers={"unmoved": len(stuck), "trainable": len(names)},
         )
     remarks = (
-        (f"Changed only after the first update, where their gradient is 0: {', '.join(late[:4])}.",) if late else ()
+        (f"These changed only after the first update, in which their gradient is 0: {', '.join(late[:4])}.",)
+        if late
+        else ()
     )
     return holds(
         f"All {format_count(len(names), 'trainable parameter')} moved"
@@ -73,42 +75,42 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
 
 
 def _unregistered(training: TrainingCopy, batch: object) -> list[str]:
-    """Return the names of used parameters in plain lists and dicts of the model's modules."""
+    """Return the names of parameters that the loss uses, but that only plain lists and dicts of the modules contain."""
     if training.loss is None:
         return []
-    held = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
-    held |= {id(p) for p in training.model.parameters()}
-    found: dict[int, str] = {}
+    registered = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
+    registered |= {id(p) for p in training.model.parameters()}
+    names: dict[int, str] = {}
     for name, module in training.model.named_modules():
         for attribute, value in vars(module).items():
             if not attribute.startswith("_"):
-                for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
-                    found.setdefault(id(parameter), place)
-    found = {key: place for key, place in found.items() if key not in held}
-    if not found:
+                for path, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
+                    names.setdefault(id(parameter), path)
+    names = {key: path for key, path in names.items() if key not in registered}
+    if not names:
         return []
     used = {id(node.variable) for node in graph_nodes(training.mean_loss(batch)) if hasattr(node, "variable")}
-    return [place for key, place in found.items() if key in used]
+    return [path for key, path in names.items() if key in used]
 
 
-def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]:
+def _parameters_in(value: Any, path: str) -> Iterator[tuple[str, nn.Parameter]]:
     if isinstance(value, nn.Parameter):
-        yield place, value
+        yield path, value
     elif isinstance(value, nn.Module):
-        yield from ((f"{place}.{name}", parameter) for name, parameter in value.named_parameters())
+        yield from ((f"{path}.{name}", parameter) for name, parameter in value.named_parameters())
     elif isinstance(value, (list, tuple)):
         for number, part in enumerate(cast("list[Any]", value)):
-            yield from _parameters_in(part, f"{place}[{number}]")
+            yield from _parameters_in(part, f"{path}[{number}]")
     elif isinstance(value, dict):
         for key, part in cast("dict[Any, Any]", value).items():
-            yield from _parameters_in(part, f"{place}[{key!r}]")
+            yield from _parameters_in(part, f"{path}[{key!r}]")
 
 
 def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
-    """Make one update and return the watched parameters that did not change, with the reason."""
-    own = {name: parameter for name, parameter in training.model.named_parameters() if name in watched}
-    before = {name: parameter.detach().clone() for name, parameter in own.items()}
-    largest = dict.fromkeys(own, -1.0)
+    """Make one update and return the watched parameters that did not change, each with the reason."""
+    parameters = {name: parameter for name, parameter in training.model.named_parameters() if name in watched}
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    largest = dict.fromkeys(parameters, -1.0)  # largest gradient of each parameter; -1 = no gradient
 
     def recorder(name: str):
         def record(grad: torch.Tensor) -> None:
@@ -117,26 +119,28 @@ def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[st
 
         return record
 
-    handles = [parameter.register_hook(recorder(name)) for name, parameter in own.items()]
+    handles = [parameter.register_hook(recorder(name)) for name, parameter in parameters.items()]
     try:
         training.update([batch])
     finally:
         for handle in handles:
             handle.remove()
-    held = {id(p): float(group["lr"]) for group in training.optimizer.param_groups for p in group["params"]}
+    rates = {id(p): float(group["lr"]) for group in training.optimizer.param_groups for p in group["params"]}
     now = dict(training.model.named_parameters())
     reasons: dict[str, str] = {}
-    for name in own:
+    for name in parameters:
         moved = not torch.equal(now[name].detach(), before[name])
         if moved and (largest[name] != 0.0):
             continue
-        reasons[name] = _reason(largest[name], held.get(id(now[name])), now[name].dtype, moved=moved)
+        reasons[name] = _reason(largest[name], rates.get(id(now[name])), now[name].dtype, moved=moved)
     return reasons
 
 
 def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: bool) -> str:
     kind = str(dtype).removeprefix("torch.")
-    rounding = f"its steps at rate {rate:g} are lost in the rounding of {kind}: keep weights in float32" if rate else ""
+    rounding = (
+        f"its steps at learning rate {rate:g} are lost in the rounding of {kind}: keep it in float32" if rate else ""
+    )
     reasons = (
         (moved, "its gradient is exactly 0; only weight decay changes it"),
         (gradient < 0, "never received a gradient"),
@@ -146,7 +150,7 @@ def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: b
         (dtype in (torch.bfloat16, torch.float16), rounding),
         (True, "received a gradient, but was not updated"),
     )
-    return next(words for is_so, words in reasons if is_so)
+    return next(reason for applies, reason in reasons if applies)
 
 
 PROOF = Proof(title="Every parameter moves", group="gradients", prove=every_parameter_moves)

@@ -16,7 +16,7 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
     """Make a few updates and compare every frozen parameter bit for bit.
 
     Args:
-        context: context of a target with parameters that do not require a gradient.
+        context: context of a target with frozen parameters: those with ``requires_grad=False``.
         updates: number of updates.
     """
     training = context.training_copy()
@@ -41,26 +41,25 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
         and not any(p.requires_grad for p in module.parameters())
     ]
     remarks = (
-        (f"Running statistics of frozen BatchNorm still change ({', '.join(drifting[:3])}): eval() stops them.",)
+        (f"Frozen BatchNorm layers still update their running statistics ({', '.join(drifting[:3])}): call eval().",)
         if drifting
         else ()
     )
     if moved:
         worst = max(moved, key=moved.__getitem__)
         gradient = now[worst].grad is not None
-        held = any(now[worst] is p for group in training.optimizer.param_groups for p in group["params"])
-        why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
+        optimized = any(now[worst] is p for group in training.optimizer.param_groups for p in group["params"])
+        reason = " It still has a gradient, so weight decay and momentum act on it." if gradient and optimized else ""
         return broken(
-            f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
-            f"{format_count(updates, 'update')}, "
-            f"{worst} by {format_float(moved[worst])}.{why}",
+            f"{len(moved)} of {format_count(len(frozen), 'frozen parameter')} moved in "
+            f"{format_count(updates, 'update')}; {worst} moved most, by {format_float(moved[worst])}.{reason}",
             cause=worst,
-            fix="Set its .grad to None when you freeze it, and build the optimizer over the trainable parameters.",
+            fix="Set .grad to None when you freeze a parameter, and build the optimizer over the trainable ones.",
             numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},
             notes=remarks,
         )
     return holds(
-        f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+        f"{format_count(len(frozen), 'frozen parameter')} stayed unchanged, bit for bit, in "
         f"{format_count(updates, 'update')}.",
         notes=remarks,
         numbers={"frozen": len(frozen)},

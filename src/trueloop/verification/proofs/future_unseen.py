@@ -1,7 +1,7 @@
-"""A causal model does not see the future: output t depends on positions up to t only.
+"""A causal model does not see the future: output t depends only on positions up to t.
 
-A mask that is missing, transposed or one too wide gives a training loss near zero and a model that cannot generate:
-it has learned to copy the next token, which is unavailable at inference.
+With a mask that is missing, transposed or one position too wide, the training loss is near zero, but the model cannot
+generate: it has learned to copy the next token, which is unavailable at inference.
 """
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples, T positions
@@ -31,25 +31,28 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 IGNORED = -100
-MIN_SHIFTED_SHARE = 0.9  # of targets that equal the next input; the last ones and padding differ
+MIN_SHIFTED_SHARE = 0.9  # of the targets must equal the next input; padding differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Influence:
-    """Which output sees which position."""
+    """Influence of input positions on output positions."""
 
     positions: list[int]
+    """Positions that were changed and compared."""
     grid: list[list[float]]
+    """Relative change of the output at a position (row) when the input at a position (column) changes."""
     where: str = ""
+    """First module that uses a later position; "" if none is known."""
 
     @property
     def ahead(self) -> list[tuple[int, int]]:
-        """Rows and columns where an output depends on a later position."""
+        """Rows and columns of ``grid`` at which an output depends on a later position."""
         return [(t, s) for t, row in enumerate(self.grid) for s, value in enumerate(row) if value and s > t]
 
 
 def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
-    """Change one position at a time, and find outputs of earlier positions that change.
+    """Change the input at one position at a time, and find outputs at earlier positions that change.
 
     Args:
         context: context of a target with ``causal=True``, or whose targets are its inputs shifted by one.
@@ -58,15 +61,15 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
     model = context.training_copy().model
     batch, _ = context.aligned_samples(model, 3)
     _check_causal(context, model, batch)
-    seen = _measure_influence(context, context.training_copy().model.eval(), batch, positions)
+    influence = _measure_influence(context, context.training_copy().model.eval(), batch, positions)
     remarks: tuple[str, ...] = ()
     when = "in eval mode"
-    if not seen.ahead:
+    if not influence.ahead:
         model = context.training_copy().model
         normalised = layers_in_train_mode(model, BatchNorm)
         freeze_mode(model, BatchNorm)
         training, when = _measure_influence(context, model, batch, positions), "in train mode only"
-        seen = training if training.ahead else seen
+        influence = training if training.ahead else influence
         if normalised:
             names = ", ".join(normalised[:3])
             remarks = (f"In train mode BatchNorm ({names}) also uses later positions; it was in eval mode here.",)
@@ -74,27 +77,27 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
         title="Influence of positions on outputs",
         rows="output at position",
         columns="input at position",
-        labels=seen.positions,
-        values=seen.grid,
-        wrong=seen.ahead,
+        labels=influence.positions,
+        values=influence.grid,
+        wrong=influence.ahead,
     )
-    if not seen.ahead:
+    if not influence.ahead:
         return holds(
-            f"Changing any of {format_count(len(seen.positions), 'position')} changes no earlier output.",
+            f"Changing any of {format_count(len(influence.positions), 'position')} changes no earlier output.",
             notes=remarks,
             charts=(picture,),
         )
-    t, s = seen.ahead[0]
-    where = f" It first appears {seen.where}." if seen.where else ""
-    most = max(seen.grid[t][s] for t, s in seen.ahead)
-    at, later = seen.positions[t], seen.positions[s]
+    t, s = influence.ahead[0]
+    where = f" It first appears {influence.where}." if influence.where else ""
+    most = max(influence.grid[t][s] for t, s in influence.ahead)
+    at, later = influence.positions[t], influence.positions[s]
     return broken(
-        f"The output at position {at} changes with position {later}, {when}, by up to {format_float(most)} of "
-        f"the largest output.{where}",
-        cause=seen.where or f"position {at} sees {later}",
+        f"The output at position {at} changes with the input at position {later}, {when}, by up to "
+        f"{format_float(most)} of the largest output.{where}",
+        cause=influence.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
-        numbers={"pairs_ahead": len(seen.ahead), "most": most},
+        numbers={"pairs_ahead": len(influence.ahead), "most": most},
         charts=(picture,),
         notes=remarks,
     )
@@ -110,7 +113,7 @@ def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most
         raise NotApplicable(f"The input has {format_count(T, 'position')}, so there is no future.")
     which = [index for index in which if tensors(exact.call.tree)[index].shape[1] == T]
     before = _by_position(exact.baseline, B, T)
-    # The first, the last, and neighbours in between: a mask that is one too wide shows next to the diagonal only.
+    # The first and last positions are adjacent: a mask one position too wide shows only next to the diagonal.
     chosen = sorted({*range(min(T, most // 2)), *range(max(0, T - (most - most // 2)), T)})
     grid = [[0.0] * len(chosen) for _ in chosen]
     worst: tuple[int, int] | None = None
@@ -124,10 +127,10 @@ def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most
                     worst = (t, s)
     if not any(map(any, grid)):
         raise NotApplicable("No position has any influence on any output, so causality cannot be checked.")
-    return Influence(positions=chosen, grid=grid, where=_place(exact, which, worst, (B, T)) if worst else "")
+    return Influence(positions=chosen, grid=grid, where=_find_module(exact, which, worst, (B, T)) if worst else "")
 
 
-def _place(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
+def _find_module(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
     t = worst[0] + 1
 
     def same(a: Tensor, b: Tensor) -> bool:
@@ -169,7 +172,7 @@ def _check_causal(context: ProofContext, model: nn.Module, batch: Any) -> None:
     inputs = [leaf for leaf in tensors(context.call(model, batch).tree) if leaf.dim() == 2 and _is_integer(leaf)]
     targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _is_integer(leaf)]
     if not any(_is_next(x, y) for x in inputs for y in targets if x.shape[1] > 2):
-        raise NotApplicable("It is unknown whether the model is causal: give causal=True if it is.")
+        raise NotApplicable("It is unknown whether the model is causal: pass causal=True if it is.")
 
 
 def _is_integer(leaf: Tensor) -> bool:

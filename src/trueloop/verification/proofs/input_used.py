@@ -1,6 +1,6 @@
 """The model uses its input: other inputs give other outputs.
 
-With an input that is overwritten, multiplied by zero or not part of the output, the model learns the class frequencies
+If the input is overwritten, multiplied by zero or not used for the output, the model learns only the class frequencies,
 and seems to have learned something.
 """
 
@@ -34,7 +34,7 @@ def input_used(context: ProofContext) -> Evidence:
     call = context.call(model, batch)
     B = call_batch_size(call)
     exact = to_best_precision(model, call, context.target.seed)
-    moved: dict[str, float] = {}
+    changes: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):
         if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:
             continue
@@ -42,26 +42,26 @@ def input_used(context: ProofContext) -> Evidence:
             after = exact.run(perturb_call(exact.call, [index], _everywhere))
         except NotApplicable:  # a single value, such as token types that are all 0
             continue
-        moved[path] = max(
+        changes[path] = max(
             (float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0
         )
-    if not moved:
+    if not changes:
         raise NotApplicable("The model has no input that could be changed.")
-    unused = [path for path, value in moved.items() if not value]
+    unused = [path for path, value in changes.items() if not value]
     if unused:
         return broken(
-            f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+            f"{format_count(len(unused), 'input')} of {len(changes)} ({', '.join(unused)}) can be changed "
             "without any effect on the outputs.",
             cause=unused[0],
-            fix="Trace it through forward: is it overwritten, multiplied by zero, or is something else returned?",
-            numbers={f"moves_{path}": value for path, value in moved.items()},
+            fix="Trace the input through forward: is it overwritten or multiplied by zero, or is it not returned?",
+            numbers={f"moves_{path}": value for path, value in changes.items()},
         )
     return holds(
-        f"Every input changes the outputs ({', '.join(moved)})."
-        if len(moved) > 1
-        else f"Changing the input changes the outputs by {format_float(max(moved.values()))} of the largest.",
+        f"Every input changes the outputs ({', '.join(changes)})."
+        if len(changes) > 1
+        else f"Changing the input changes the outputs by {format_float(max(changes.values()))} of the largest output.",
         notes=_idle_features(exact),
-        numbers={f"moves_{path}": value for path, value in moved.items()},
+        numbers={f"moves_{path}": value for path, value in changes.items()},
     )
 
 
@@ -78,19 +78,19 @@ def _named(call: ModelCall) -> list[tuple[str, Tensor]]:
 
 
 def _idle_features(exact: PreciseModel) -> tuple[str, ...]:
-    """Report how many features of a float table have no gradient in any sample."""
-    found = [(index, leaf) for index, leaf in enumerate(tensors(exact.call.tree)) if leaf.is_floating_point()]
-    if len(found) != 1 or found[0][1].dim() != 2:
+    """Return a note on the features that have no gradient in any sample, if the only float input is a table."""
+    floats = [(index, leaf) for index, leaf in enumerate(tensors(exact.call.tree)) if leaf.is_floating_point()]
+    if len(floats) != 1 or floats[0][1].dim() != 2:
         return ()
-    index, leaf = found[0]
+    index, leaf = floats[0]
     watched = leaf.detach().requires_grad_()
     call = ModelCall.from_tree(replace_tensors(exact.call.tree, {index: watched}))
-    given = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
-    if not given:
+    outputs = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
+    if not outputs:
         return ()
-    total = torch.stack([(out * torch.rand_like(out)).sum() for out in given]).sum()
+    total = torch.stack([(out * torch.rand_like(out)).sum() for out in outputs]).sum()
     gradient = cast("Tensor | None", torch.autograd.grad(total, watched, allow_unused=True)[0])
-    if gradient is None:  # it only goes through what has none
+    if gradient is None:  # the outputs do not depend on this input, or only through operations without a gradient
         return ()
     idle = (gradient == 0).all(0).nonzero().flatten().tolist()
     if not idle:

@@ -12,50 +12,50 @@ from trueloop.verification.proof_context import ProofContext
 
 
 def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> Evidence:
-    """Train on a few batches, twice each, and compare each batch's loss before and after with the same dropout.
+    """Train on a few batches, twice each, and compare their mean loss before and after, with the same dropout.
 
     Args:
-        batches: number of batches, the first of the loader.
-        passes: number of passes over them.
+        batches: number of batches, read from the start of the loader.
+        passes: number of passes over these batches.
     """
     training = context.training_copy()
     few = context.batches(batches)
     before = [training.measure_loss(batch) for batch in few]
-    seen: list[float] = []
+    losses: list[float] = []
     for number in range(max(passes, math.ceil(batches * passes / len(few)))):
         for batch in few:
-            if not math.isfinite(seen[-1] if seen else before[0]):
+            if not math.isfinite(losses[-1] if losses else before[0]):
                 break
-            if number or seen:
-                seen.append(training.measure_loss(batch))
+            if number or losses:
+                losses.append(training.measure_loss(batch))
             else:
-                seen.append(before[0])
+                losses.append(before[0])
             training.update([batch])
     after = [training.measure_loss(batch) for batch in few]
-    seen.append(after[0])
+    losses.append(after[0])
     first, last = sum(before) / len(before), sum(after) / len(after)
-    fell = (first - last) / abs(first) if first else 0.0
-    done = f"{format_count(len(seen) - 1, 'update')} on {format_count(len(few), 'batch')}"
+    decrease = (first - last) / abs(first) if first else 0.0
+    done = f"{format_count(len(losses) - 1, 'update')} on {format_count(len(few), 'batch')}"
     change = f"{format_float(first)} before and {format_float(last)} after {done}"
-    picture = Curve(title="Loss of each batch before its update", lines={"loss": seen})
-    numbers = {"before": first, "after": last, "updates": len(seen) - 1}
+    picture = Curve(title="Loss of each batch before its update", lines={"loss": losses})
+    numbers = {"before": first, "after": last, "updates": len(losses) - 1}
     if not math.isfinite(last):
         return broken(
-            f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
+            f"The loss was {format_float(first)}, and is not finite after {format_count(len(losses) - 1, 'update')}.",
             cause="the loss",
             fix="Lower the learning rate; look for logarithms of 0 and divisions by 0.",
             numbers=numbers,
             charts=(picture,),
         )
-    if fell <= 0:
+    if decrease <= 0:
         return broken(
             f"The loss does not fall: {change}.",
             cause="the loss",
-            fix="Check the sign of the loss, the learning rate, frozen parameters, and those of the optimizer.",
+            fix="Check the sign of the loss, the learning rate, the frozen parameters, and the optimizer's parameters.",
             numbers=numbers,
             charts=(picture,),
         )
-    return holds(f"The loss fell by {format_percent(fell)}: {change}.", numbers=numbers, charts=(picture,))
+    return holds(f"The loss fell by {format_percent(decrease)}: {change}.", numbers=numbers, charts=(picture,))
 
 
 PROOF = Proof(title="The loss falls", group="training", prove=loss_falls)

@@ -1,6 +1,6 @@
 """Masked positions have no influence: padding changes neither the loss nor the outputs of real positions.
 
-Attention, pooling or a loss that includes padding makes a sample's result depend on the length of its neighbours.
+If attention, pooling or the loss includes padding, a sample's result depends on the lengths of the other samples.
 """
 
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: B samples, T positions
@@ -29,36 +29,36 @@ from trueloop.verification.model_call import model_outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
-NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
+MASK_NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 IGNORED = -100
 BATCHES, SAMPLES = 20, 8
-"""Number of batches searched for padding, and of samples that are checked."""
+"""Largest number of batches to search for padding, and of samples to check."""
 FIX = "Pass the mask to attention and pooling, and exclude padding from the loss (ignore_index, or a masked mean)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
-    """Valid positions."""
+    """A mask of the valid positions of a batch."""
 
     real_BT: Tensor
-    """Bool, true at valid positions."""
-    made: Callable[[Any], Tensor] | None = None
-    """Function that computes it from a batch, where it depends on the content."""
+    """Bool tensor that is True at valid positions."""
+    compute: Callable[[Any], Tensor] | None = None
+    """The user's function that computes ``real_BT`` from a batch; None if the mask is not computed."""
 
-    def of(self, few: Tensor) -> Mask:
-        """Return the mask of selected samples."""
-        return replace(self, real_BT=self.real_BT[few])
+    def select(self, indices: Tensor) -> Mask:
+        """Return the mask of the samples with these indices."""
+        return replace(self, real_BT=self.real_BT[indices])
 
 
 def mask_respected(context: ProofContext) -> Evidence:
     """Change the values at masked positions, and check whether the loss or the output of a valid position changes.
 
     Args:
-        context: context of a target whose batch has a bool mask, or with ``mask=``.
+        context: context of a target with a bool mask in its batch, or with ``mask=``.
     """
     training = context.training_copy()
     training.model.eval()
-    found: Evidence | None = None
+    first: Evidence | None = None
     for batch, mask in _masked_samples(context):
         evidence = (
             _compare_trimmed(context, training, batch, mask)
@@ -67,60 +67,63 @@ def mask_respected(context: ProofContext) -> Evidence:
         )
         if evidence.verdict is Verdict.HOLDS:
             return evidence
-        found = found or evidence
-    if found is None:
-        raise NotApplicable("No position of the batch is masked: give a batch with padding, and mask= if needed.")
-    return found
+        first = first or evidence
+    if first is None:
+        raise NotApplicable("No position of the batch is masked: pass a batch with padding, and mask= if needed.")
+    return first
 
 
 def _masked_samples(context: ProofContext) -> list[tuple[Any, Mask]]:
-    """Return samples with masked positions from the first such batch, with each candidate mask."""
+    """Return samples with masked and valid positions from the first such batch, once with each candidate mask."""
     for batch in context.iter_batches(BATCHES):
-        found: list[tuple[Any, Mask]] = []
+        candidates: list[tuple[Any, Mask]] = []
         for mask in _candidate_masks(context, batch):
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
             if bool(partly.any()):
-                few = partly.nonzero().flatten()[:SAMPLES]
-                part = select_samples(batch, few)
-                found.append((part, mask.of(few)))
-        if found:
-            return found
+                indices = partly.nonzero().flatten()[:SAMPLES]
+                candidates.append((select_samples(batch, indices), mask.select(indices)))
+        if candidates:
+            return candidates
     return []
 
 
 def _candidate_masks(context: ProofContext, batch: Any) -> list[Mask]:
-    """Return the given mask, or candidates in both polarities."""
-    given = context.target.mask
-    if isinstance(given, Tensor):
-        return [Mask(real_BT=given.bool().to(context.device))]
-    if isinstance(given, str):
-        return [Mask(real_BT=_find_tensor(batch, given).bool())]
-    if callable(given):
-        made = cast("Callable[[Any], Tensor]", given)
-        return [Mask(real_BT=made(batch).bool(), made=lambda other: made(other).bool())]
-    if given is not None:
-        raise InvalidConfig(f"mask is {type(given).__name__}.", fix="Give a name, a tensor [B, T] or a function.")
-    found = [leaf for path, leaf in leaves(batch) if _may_be_mask(path, leaf)]
-    return [Mask(real_BT=real) for leaf in found for real in (leaf.bool(), ~leaf.bool())]
+    """Return the target's mask or, without one, every tensor that may be a mask, in both polarities."""
+    mask = context.target.mask
+    if isinstance(mask, Tensor):
+        return [Mask(real_BT=mask.bool().to(context.device))]
+    if isinstance(mask, str):
+        return [Mask(real_BT=_find_tensor(batch, mask).bool())]
+    if callable(mask):
+        compute = cast("Callable[[Any], Tensor]", mask)
+        return [Mask(real_BT=compute(batch).bool(), compute=lambda other: compute(other).bool())]
+    if mask is not None:
+        raise InvalidConfig(f"mask is {type(mask).__name__}.", fix="Pass a name, a tensor [B, T] or a function.")
+    candidates = [leaf for path, leaf in leaves(batch) if _may_be_mask(path, leaf)]
+    return [Mask(real_BT=real) for leaf in candidates for real in (leaf.bool(), ~leaf.bool())]
 
 
 def _may_be_mask(path: str, leaf: Tensor) -> bool:
     if leaf.dim() != 2:
         return False
-    return leaf.dtype is torch.bool or any(path.endswith(f"['{name}']") for name in NAMES)
+    return leaf.dtype is torch.bool or any(path.endswith(f"['{name}']") for name in MASK_NAMES)
 
 
 def _find_tensor(batch: Any, name: str) -> Tensor:
-    places = dict(leaves(batch))
-    for path, leaf in places.items():
+    by_path = dict(leaves(batch))
+    for path, leaf in by_path.items():
         if path.endswith((f"['{name}']", f".{name}")):
             return leaf
-    raise InvalidConfig(f"The batch has no {name!r}.", fix=f"It has {', '.join(places)}: name one, or give a function.")
+    raise InvalidConfig(
+        f"The batch has no {name!r}.", fix=f"It has {', '.join(by_path)}: name one of these, or pass a function."
+    )
 
 
 def _depends_on_content(mask: Mask, batch: Any) -> bool:
-    """Return True where the mask is computed from the content, so that other content gives another mask."""
-    return mask.made is not None and not torch.equal(mask.made(_perturb_masked(batch, mask.real_BT)), mask.real_BT)
+    """Return True if the mask is computed from the content, so that other content gives another mask."""
+    if mask.compute is None:
+        return False
+    return not torch.equal(mask.compute(_perturb_masked(batch, mask.real_BT)), mask.real_BT)
 
 
 def _perturb_masked(batch: Any, real_BT: Tensor) -> Any:
@@ -143,7 +146,7 @@ def _is_flag(leaf: Tensor) -> bool:
 
 
 def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the batch with one that has other values at masked positions."""
+    """Compare the results of the batch with those of a copy that has other values at masked positions."""
     after = _perturb_masked(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
         raise NotApplicable(
@@ -153,7 +156,7 @@ def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any
 
 
 def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the sample with the most padding with the same sample without padding."""
+    """Compare the results of the sample that has the most padding with those of the same sample without padding."""
     sample = int(mask.real_BT.sum(1).argmin())
     row_T = mask.real_BT[sample]
     length = int(row_T.sum())
@@ -175,9 +178,7 @@ def _compare(
         if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
             moved = max(moved, float(relative_differences(a[real[0]], b[real[1]], 0, tolerance)))
         elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
-            moved = max(
-                moved, max_difference(a, b, tolerance)
-            )  # one output per sample, which must not depend on padding
+            moved = max(moved, max_difference(a, b, tolerance))  # an output per sample must not depend on padding
     loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
     hidden = int((~real[0]).sum())
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
@@ -186,7 +187,7 @@ def _compare(
         sentence = f"With {format_count(hidden, 'position')} masked, {unchanged} {when}."
         return holds(sentence, numbers=numbers)
     parts = [f"outputs of valid positions change by {format_float(moved)}"] if moved else []
-    parts += [f"the loss changes by {format_float(loss)} of itself"] if loss else []
+    parts += [f"the loss changes by {format_float(loss)} of its value"] if loss else []
     fault = "the model" if moved else "the loss"
     return broken(
         f"Masked positions have influence: {when}, {' and '.join(parts)}.", cause=fault, fix=FIX, numbers=numbers
@@ -197,7 +198,7 @@ def _measure(context: ProofContext, training: TrainingCopy, batch: Any) -> tuple
     try:
         training.model.double()
         return *_loss_and_outputs(context, training, to_double(batch)), FLOAT64_TOLERANCE
-    except (RuntimeError, TypeError):  # written for one precision only
+    except (RuntimeError, TypeError):  # the model or loss supports only one precision
         training.model.float()
         return *_loss_and_outputs(context, training, batch), LOW_PRECISION_TOLERANCE
 

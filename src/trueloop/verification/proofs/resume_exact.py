@@ -1,6 +1,6 @@
 """Interrupted and resumed training gives the same result as uninterrupted training.
 
-State missing from a checkpoint (momentum, a non-persistent buffer, a counter in a plain attribute) is silently reset.
+State that a checkpoint lacks (momentum, a non-persistent buffer, a counter in a plain attribute) is silently reset.
 """
 
 import copy
@@ -17,10 +17,10 @@ from trueloop.verification.rng_state import capture_rng_state, restore_rng_state
 
 
 def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
-    """Train twice, once with a save and load in the middle, and compare bitwise.
+    """Train twice, once with a save and load in the middle, and compare the models bit for bit.
 
-    The checkpoint is what ``save`` returns and ``load`` restores into a new model and optimizer: by default both
-    ``state_dict()``. The random state is carried over.
+    ``save`` returns the checkpoint, and ``load`` restores it into a new model and optimizer; by default, the checkpoint
+    is the ``state_dict()`` of both. The random state is restored as well.
 
     Args:
         updates: total number of updates.
@@ -30,32 +30,29 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
         raise NotApplicable("No parameter is trainable.")
     batches = context.batches(updates)
     half = updates // 2
-    straight = _train_copy(context, batches, updates)
-    if _first_difference(straight, _train_copy(context, batches, updates)):
+    uninterrupted = _train_copy(context, batches, updates)
+    if _first_difference(uninterrupted, _train_copy(context, batches, updates)):
         raise NotJudged("Training is not repeatable (see same-seed-same-run), so a resume cannot be judged.")
     seed_all(context.target.seed)
     _train(training, batches, 0, half)
     save, load = context.target.save or _save, context.target.load or _load
     state = copy.deepcopy(save(training.model, training.optimizer))
     random = capture_rng_state()
-    again = context.training_copy()
-    _perturb_weights(again.model)
-    load(again.model, again.optimizer, state)
+    resumed = context.training_copy()
+    _perturb_weights(resumed.model)
+    load(resumed.model, resumed.optimizer, state)
     restore_rng_state(random)
-    _train(again, batches, half, updates)
-    different = _first_difference(straight, again)
-    if different is None:
-        return holds(
-            f"Stopped after {half} of {format_count(updates, 'update')} and resumed, all parameters and "
-            "buffers are the same bit for bit."
-        )
-    name, gap = different
+    _train(resumed, batches, half, updates)
+    difference = _first_difference(uninterrupted, resumed)
+    interruption = f"After training stops at {half} of {format_count(updates, 'update')} and resumes"
+    if difference is None:
+        return holds(f"{interruption}, all parameters and buffers are the same bit for bit.")
+    name, gap = difference
     return broken(
-        f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
-        f"{_missing_state(training, state)}",
+        f"{interruption}, {name} differs by {format_float(gap)}.{_missing_state(training, state)}",
         cause=name,
-        fix="Save and load the optimizer too; keep counters and averages of forward in persistent buffers, and include "
-        "an optimizer's own state in state_dict().",
+        fix="Save and load the optimizer too; keep counters and averages that forward updates in persistent buffers, "
+        "and include all state of an optimizer in its state_dict().",
         numbers={"difference": gap},
     )
 
@@ -82,7 +79,7 @@ def _train(training: TrainingCopy, batches: list[Any], start: int, stop: int) ->
 
 
 def _perturb_weights(model: nn.Module) -> None:
-    """Change the weights, as in a new process, so that missing state becomes visible."""
+    """Change the weights, which differ in a new process too, so that a missing weight becomes visible."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -90,21 +87,21 @@ def _perturb_weights(model: nn.Module) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * 0.1)
 
 
-def _first_difference(expected: TrainingCopy, got: TrainingCopy) -> tuple[str, float] | None:
-    now = dict([*got.model.named_parameters(), *got.model.named_buffers()])
+def _first_difference(expected: TrainingCopy, actual: TrainingCopy) -> tuple[str, float] | None:
+    actual_tensors = dict([*actual.model.named_parameters(), *actual.model.named_buffers()])
     for name, tensor in [*expected.model.named_parameters(), *expected.model.named_buffers()]:
-        other = now[name]
+        other = actual_tensors[name]
         if not torch.equal(tensor.detach().nan_to_num(), other.detach().nan_to_num()):
             return name, float((tensor.detach().double() - other.detach().double()).abs().max())
     return None
 
 
 def _missing_state(training: TrainingCopy, state: Any) -> str:
-    """Describe what the state leaves out, as far as visible."""
+    """Describe the buffers that the model's ``state_dict()`` omits; "" if it omits none."""
     if not isinstance(state, dict):
         return ""
-    held = training.model.state_dict()
-    absent = [name for name, _ in training.model.named_buffers() if name not in held]
+    saved = training.model.state_dict()
+    absent = [name for name, _ in training.model.named_buffers() if name not in saved]
     if absent:
         return f" Its state_dict() omits the non-persistent buffers {', '.join(absent[:3])}."
     return ""

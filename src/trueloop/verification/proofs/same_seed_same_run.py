@@ -1,6 +1,6 @@
-"""The same seed gives the same run, bit for bit: weights, batches, updates.
+"""The same seed gives the same run bit for bit: the same weights, batches and updates.
 
-Without it runs cannot be compared, and failures cannot be reproduced.
+Without this property, runs cannot be compared and failures cannot be reproduced.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ class Run:
     start: dict[str, Tensor]
     """Weights before the first update."""
     batches: list[Any]
+    """Batches in the order of their use."""
     states: list[dict[str, Tensor]]
     """Weights after every update."""
 
@@ -50,7 +51,7 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
         f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
         notes=()
         if not isinstance(context.target.model, nn.Module)
-        else ("Initialisation was not checked: for that, give a function that creates the model.",),
+        else ("Initialisation was not checked: for that, pass a function that creates the model.",),
     )
 
 
@@ -59,8 +60,8 @@ def _run(context: ProofContext, updates: int) -> Run:
     if isinstance(target.model, nn.Module):
         training = context.training_copy()
     else:
-        made = ProofContext(target)  # a new model
-        training = made.training_copy()
+        new_context = ProofContext(target)  # with a new model
+        training = new_context.training_copy()
     start = _state(training)
     seed_all(target.seed)
     reseed_loaders(context.loaders, target.seed)
@@ -73,11 +74,11 @@ def _run(context: ProofContext, updates: int) -> Run:
     return Run(start=start, batches=batches, states=states)
 
 
-def _read(context: ProofContext, most: int) -> list[Any]:
+def _read(context: ProofContext, limit: int) -> list[Any]:
     if context.target.loader is None:
         return context.batches(1)
     return [
-        move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, most)
+        move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, limit)
     ] or context.batches(1)
 
 
@@ -90,13 +91,13 @@ def _differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
     return next((name for name in a if not torch.equal(a[name].nan_to_num(), b[name].nan_to_num())), "")
 
 
-def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
+def _broken(where: str, cause: str, a: Tensor, b: Tensor) -> Evidence:
     gap = (
         f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     )
     return broken(
         f"Two runs from one seed diverge at {where}{gap}.",
-        cause=fault,
+        cause=cause,
         fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
         "a set), and use deterministic kernels: torch.use_deterministic_algorithms(True).",
     )

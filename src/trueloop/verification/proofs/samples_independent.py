@@ -1,7 +1,7 @@
 """Samples of a batch do not influence each other: output i does not depend on input j.
 
-With a reshape that mixes the batch with another dimension, attention over the wrong dimension, or normalisation over
-the batch, the loss still falls, but the model cannot process single samples.
+A reshape that mixes the batch with another dimension, attention over the wrong dimension, or normalisation over the
+batch makes samples depend on each other: the loss still falls, but the model cannot process single samples.
 """
 
 # ruff: noqa: N803, N806 - shapes are part of the name: B samples
@@ -42,20 +42,20 @@ class LeakMatrix:
     """Influence of samples on outputs in one mode."""
 
     grid: list[list[float]]
-    """Change of output i when input j changes, relative to the largest output."""
+    """Change of output i (row) when input j (column) changes, relative to the largest output."""
     where: str
-    """First module that mixes samples; empty = none."""
+    """First module that mixes samples; "" = none."""
 
     @property
     def wrong(self) -> list[tuple[int, int]]:
-        """Pairs of an output and another sample's input that influences it."""
+        """Pairs (i, j) of different samples for which output i depends on input j."""
         return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
 
 
 def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
     """Change one sample of a batch at a time, and find outputs of other samples that change.
 
-    Gradients are checked too, where the input has any: d output i / d input j must be exactly zero.
+    Gradients of float inputs are checked too: d output i / d input j must be exactly zero for different samples.
 
     Args:
         context: context of a target with at least two samples per batch, along the first dimension.
@@ -134,7 +134,7 @@ def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakM
 
     def same(a: Tensor, b: Tensor) -> bool:
         if not a.dim() or a.shape[0] != B or a.shape != b.shape:
-            return True  # another layout: cannot be compared
+            return True  # tensors of another layout cannot be compared
         return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
     seed = context.target.seed
@@ -150,7 +150,7 @@ def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
 
 
 def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
-    """Add d output i / d input j to the grid, where the input has gradients and affects the output."""
+    """Add d output i / d input j to the grid if an input is a float tensor and affects the output."""
     leaves = tensors(exact.call.tree)
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
     if not real:

@@ -1,6 +1,6 @@
 """No sample of the validation set is in the training set.
 
-A sample in both is memorised and counted as generalisation: the validation score is too good.
+The model memorises a sample that is in both, and the validation score counts that as generalisation.
 """
 
 import hashlib
@@ -22,34 +22,35 @@ class SplitDigests:
     """Digests of the samples of one split."""
 
     first: dict[bytes, int]
-    """Digest -> index of the first sample with it."""
+    """Digest -> index of the first sample with that digest."""
     samples: int
+    """Number of samples read."""
     complete: bool = True
-    """False where the limit of time or samples was reached."""
+    """False if the limit of time or samples was reached."""
 
     @property
     def repeated(self) -> float:
-        """Share of samples that repeat another one of the same split."""
+        """Share of samples that repeat an earlier sample of the same split."""
         return 1 - len(self.first) / self.samples if self.samples else 0.0
 
 
 def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence:
-    """Compare the samples of two loaders by content, and by index where both use subsets of one dataset.
+    """Compare the samples of two loaders by content, and by index if both use subsets of one dataset.
 
     Args:
         context: context of a target with ``loader`` and ``val``.
-        samples: largest number of samples of each.
+        samples: largest number of samples to read from each loader.
     """
     loader, val = context.target.loader, context.target.val
     if loader is None or val is None:
-        raise NotApplicable("Two loaders are needed: give loader= and val=.")
+        raise NotApplicable("Two loaders are needed: pass loader= and val=.")
     shared = _shared_indices(loader, val)
-    train, held = _read(context, loader, samples), _read(context, val, samples)
-    if not train.samples or not held.samples:
+    train, held_out = _read(context, loader, samples), _read(context, val, samples)
+    if not train.samples or not held_out.samples:
         raise NotApplicable("One of the loaders is empty.")
-    both = [digest for digest in held.first if digest in train.first]
-    share = len(both) / len(held.first)
-    numbers = {"train": train.samples, "val": held.samples, "shared": max(len(both), len(shared))}
+    both = [digest for digest in held_out.first if digest in train.first]
+    share = len(both) / len(held_out.first)
+    numbers = {"train": train.samples, "val": held_out.samples, "shared": max(len(both), len(shared))}
     picture = Bars(title="Samples", values={key: float(value) for key, value in numbers.items()}, unit="samples")
     if shared:
         return _broken(
@@ -60,11 +61,12 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
             picture,
         )
     if both and share > 2 * train.repeated:
-        pairs = ", ".join(f"{held.first[digest]} = {train.first[digest]}" for digest in both[:4])
+        pairs = ", ".join(f"{held_out.first[digest]} = {train.first[digest]}" for digest in both[:4])
         return _broken(
-            f"{format_count(len(both), 'sample')} of {len(held.first)} held out ({format_percent(share)}) "
-            f"{'is' if len(both) == 1 else 'are'} in the training set by content (held out = training: {pairs}).",
-            f"held-out sample {held.first[both[0]]}",
+            f"{len(both)} of {format_count(len(held_out.first), 'held-out sample')} ({format_percent(share)}) "
+            f"{'has' if len(both) == 1 else 'have'} the same content as a training sample "
+            f"(held-out index = training index: {pairs}).",
+            f"held-out sample {held_out.first[both[0]]}",
             numbers,
             picture,
         )
@@ -75,42 +77,44 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
             f"identify samples here."
         )
     return holds(
-        f"None of {format_count(held.samples, 'held-out sample')} is among "
+        f"None of {format_count(held_out.samples, 'held-out sample')} is among "
         f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
         charts=(picture,),
-        notes=() if train.complete and held.complete else ("The loaders were not read completely within the limits.",),
+        notes=()
+        if train.complete and held_out.complete
+        else ("The loaders were read only up to the limits of time and samples.",),
     )
 
 
-def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -> Evidence:
+def _broken(message: str, cause: str, numbers: dict[str, int], picture: Bars) -> Evidence:
     return broken(
-        sentence,
-        cause=fault,
-        fix="Remove duplicates, then split before any other step, by group (person, document, day).",
+        message,
+        cause=cause,
+        fix="Remove duplicates first, then split by group (person, document, day) before any other step.",
         numbers=numbers,
         charts=(picture,),
     )
 
 
 def _read(context: ProofContext, loader: Any, most: int) -> SplitDigests:
-    found: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
     count, started = 0, context.clock()
     for digest in _digests(loader):
         if count >= most or (count and context.clock() - started > context.target.seconds / 2):
-            return SplitDigests(first=found, samples=count, complete=False)
-        found.setdefault(digest, count)
+            return SplitDigests(first=first, samples=count, complete=False)
+        first.setdefault(digest, count)
         count += 1
-    return SplitDigests(first=found, samples=count)
+    return SplitDigests(first=first, samples=count)
 
 
 def _digests(loader: Any) -> Iterator[bytes]:
-    """Yield the digests of the dataset's samples where there is a dataset, else of the loader's batches."""
+    """Yield the digests of all samples: read from the loader's dataset if there is one, else from its batches."""
     dataset = getattr(loader, "dataset", None)
     sampler = getattr(loader, "sampler", None)
-    chosen = getattr(sampler, "indices", None)
+    subset = getattr(sampler, "indices", None)
     if dataset is not None and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        for index in range(len(dataset)) if chosen is None else chosen:
+        for index in range(len(dataset)) if subset is None else subset:
             yield _digest(dataset[int(index)])
         return
     for batch in loader:
@@ -121,12 +125,11 @@ def _digests(loader: Any) -> Iterator[bytes]:
 
 def _digest(sample: Any) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    found = [leaf for _, leaf in leaves(sample)]
-    for leaf in found:
+    for _, leaf in leaves(sample):
         digest.update(str((leaf.dtype, leaf.numel())).encode())
         digest.update(_bytes(leaf))
-    for plain in _non_tensor_bytes(sample):
-        digest.update(plain)
+    for content in _non_tensor_bytes(sample):
+        digest.update(content)
     return digest.digest()
 
 
@@ -153,22 +156,22 @@ def _non_tensor_bytes(sample: Any) -> Iterator[bytes]:
 
 
 def _shared_indices(loader: Any, val: Any) -> list[int]:
-    (base, train), (other, held) = _indices(loader), _indices(val)
-    if base is None or base is not other:
+    (train_dataset, train), (val_dataset, held_out) = _indices(loader), _indices(val)
+    if train_dataset is None or train_dataset is not val_dataset:
         return []
-    return sorted(train & held)
+    return sorted(train & held_out)
 
 
 def _indices(loader: Any) -> tuple[Any, set[int]]:
-    """Return the dataset below all subsets, and the indices of it that a loader may draw."""
+    """Return the dataset that all nested subsets come from, and the indices in it that a loader can yield."""
     dataset: Any = getattr(loader, "dataset", None)
     if dataset is None or not hasattr(dataset, "__len__"):
         return None, set()
-    chosen = getattr(getattr(loader, "sampler", None), "indices", None)
-    indices = [int(index) for index in (range(len(dataset)) if chosen is None else chosen)]
+    subset = getattr(getattr(loader, "sampler", None), "indices", None)
+    indices = [int(index) for index in (range(len(dataset)) if subset is None else subset)]
     while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-        below = [int(index) for index in dataset.indices]
-        indices = [below[index] for index in indices]
+        parent_indices = [int(index) for index in dataset.indices]
+        indices = [parent_indices[index] for index in indices]
         dataset = dataset.dataset
     return dataset, set(indices)
 

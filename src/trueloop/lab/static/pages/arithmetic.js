@@ -118,7 +118,7 @@ export async function mount(root, { params, setParams, announce }) {
 /** @param {string} name @param {any[]} rows */
 function numbersOf(name, rows) {
   return h("section", { class: "panel" }, h("h2", {}, name), h("dl", { class: "formulas" }, rows.map((row) => h("div", { class: row.inner ? "inner" : "", dataset: { key: row.key } },
-    h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.says)))));
+    h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.explanation)))));
 }
 
 /** Parse the settings in an address; an invalid value is refused like a typed one.
