@@ -91,7 +91,7 @@ def test_untraced_updates_give_a_general_explanation(assert_explained: Callable[
         import torch
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(60):
+        for step in range(530):
             loss = model(torch.randn(8, 4)).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -102,4 +102,4 @@ def test_untraced_updates_give_a_general_explanation(assert_explained: Callable[
         "for this loss, for another loss with the same graph, or in an earlier iteration",
     )
     assert not explanation.other_locations
-    assert explanation.update == 60
+    assert explanation.update == 530

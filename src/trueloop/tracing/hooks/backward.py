@@ -32,6 +32,7 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 SINGLE_BACKWARD_UPDATES: Final = 4  # updates in a row with one backward pass each; later ones read no weights of losses
+REREAD_INTERVAL: Final = 32  # updates after which the losses of the same line are read again
 CHECK_INTERVAL: Final = 32  # backward passes between two checks of the loss in sampled tracing: NaN rarely recovers
 KNOWN_PARAMETERS: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 REPORT_INTERVAL: Final = 100  # updates until a non-finite loss is reported again
@@ -68,7 +69,8 @@ class Backward:
         self._locate_nonfinite = stream.isolated("batches with a non-finite loss", locate_nonfinite)
         self._check_leftover = stream.isolated("incomplete windows", check_at_backward)
         self._losses_of_line: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
-        """Line and last operation of a root -> how often its losses were read since tracing in full, and these."""
+        """Line and last operation of a root -> how often its losses were read in this interval, and these losses."""
+        self._interval = 0
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up at each call."""
@@ -198,7 +200,7 @@ class Backward:
     def _read_losses(
         self, root: Tensor, location: CodePosition | None
     ) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
-        """Read the losses; if every update has one backward pass, only the first few times for each line.
+        """Read the losses; if every update has one backward pass, only a few times for each line and interval.
 
         If the lines of losses were not recorded, the losses are read at the next backward pass.
         """
@@ -212,6 +214,9 @@ class Backward:
             program.record_losses = True
             probe = LossProbe(root) if recorded else None
             return probe, () if probe is None else probe.losses()
+        if stream.update // REREAD_INTERVAL != self._interval:
+            self._interval = stream.update // REREAD_INTERVAL
+            self._losses_of_line.clear()
         key = (location, None if root.grad_fn is None else root.grad_fn.name())
         times, losses = self._losses_of_line.setdefault(key, (0, ()))
         if times == SINGLE_BACKWARD_UPDATES or not recorded:

@@ -40,6 +40,10 @@ class _Markers:
         """Marker -> its update, the line of the model call, and the parameter whose graph it marks."""
         self._reported_updates = 0
         self._limit = MAX_MARKERS
+        self._oldest: tuple[weakref.ref[_Marker], int] | None = None
+        """The oldest marker in memory at the latest check, and its age."""
+        self._held_updates = 0
+        """Number of updates for which graphs were held before they were freed, as by a list that is cleared."""
 
     def put(self, node: Any, update: int, location: CodePosition | None, name: str = "") -> None:
         """Put a marker on a graph that has none."""
@@ -53,8 +57,16 @@ class _Markers:
         if len(self.created) > self._limit:
             self._drop_freed(update - MIN_AGE)
 
-    def find_all_alive(self, latest: int) -> list[weakref.ref[_Marker]]:
-        """Return the markers up to an update if all are in memory, and of many more updates than reported."""
+    def find_all_alive(self, update: int) -> list[weakref.ref[_Marker]]:
+        """Return the old markers if all are in memory, and of many more updates than reported.
+
+        Old are those of `MIN_AGE` updates ago, or of twice as many as graphs were held before they were freed.
+        """
+        if self._oldest is not None and self._oldest[0] not in self.alive:
+            self._held_updates = max(self._held_updates, self._oldest[1])
+        oldest = next((marker for marker in self.created if marker in self.alive), None)
+        self._oldest = None if oldest is None else (oldest, update - self.created[oldest][0])
+        latest = update - max(MIN_AGE, 2 * self._held_updates)
         old = self._up_to(latest)
         alive = [marker for marker in old if marker in self.alive]
         updates = {self.created[marker][0] for marker in alive}
@@ -136,7 +148,7 @@ class Graphs:
 
     def _check_markers(self) -> None:
         for markers in (self._outputs, self._parameters):
-            alive = markers.find_all_alive(self._stream.update - MIN_AGE)
+            alive = markers.find_all_alive(self._stream.update)
             if alive:
                 self._report(markers, alive)
 
