@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.hooks.steps import Steps
 from trueloop.tracing.patch import Patches
+from trueloop.tracing.sampling import INITIAL_UPDATES
 
 Snapshot = dict[str, Any]
 
@@ -298,7 +299,7 @@ def interrupted_between_two_states(whole: Callable[[], Watch]) -> None:
         full = watch._attachment._full_tracing
         patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else None)
         with pytest.raises(KeyboardInterrupt):
-            train(20)
+            train(INITIAL_UPDATES + 1)
         patch.undo()
 
 
