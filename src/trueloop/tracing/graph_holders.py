@@ -22,7 +22,7 @@ from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
 MAX_OBJECTS: Final = 100_000  # number of inspected objects
-MAX_SECONDS: Final = 0.25
+EMERGENCY_S: Final = 5.0  # seconds, far beyond what MAX_OBJECTS take
 MAX_DEPTH: Final = 7
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)
 _PLAIN: Final = (int, float, complex, str, bytes, type(None), type, types.ModuleType)
@@ -55,7 +55,7 @@ def find_holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) 
         is_old: returns whether a node belongs to a graph that should have been freed.
         frame: the search starts here and continues in the callers; None = the frame that calls this.
 
-    Cost: up to 0.25 s; for a program with some thousand objects 1 to 5 ms.
+    Cost: up to a second for MAX_OBJECTS; for a program with some thousand objects 1 to 5 ms.
     """
     found: collections.Counter[tuple[_Root, str]] = collections.Counter()
     for root, path, tensor in _tensors(frame or sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
@@ -73,7 +73,7 @@ def _tensors(frame: FrameType) -> Iterator[tuple[_Root, str, Tensor]]:
         (value, root, "", 0) for root, value in _variables(frame)
     )
     seen: set[int] = set()
-    end_s = perf_counter() + MAX_SECONDS
+    end_s = perf_counter() + EMERGENCY_S
     while queue and len(seen) < MAX_OBJECTS and perf_counter() < end_s:
         value, root, path, depth = queue.popleft()
         if isinstance(value, _PLAIN) or id(value) in seen:

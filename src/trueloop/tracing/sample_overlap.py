@@ -34,8 +34,8 @@ MAX_ROWS: Final = 250_000  # rows compared by content, in 0.1 s
 MAX_VALUES: Final = 5_000_000  # values in a table whose mean is computed, in 0.05 s
 MIN_FEATURES: Final = 8  # numbers in a row; shorter rows may be equal by chance, or as in grids and flags
 MAX_COLUMNS: Final = 64  # numbers of a row from which its hash is computed
-MAX_SECONDS: Final = 1.0  # for all comparisons of a run, plus `SHARE`
-SHARE: Final = 0.001  # of the run's length, for loops that create loaders without end
+MAX_COMPARED: Final = 64  # loaders of a run that are compared, for loops that create loaders without end
+EMERGENCY_S: Final = 60.0  # seconds for all comparisons of a run, far beyond what was ever measured
 EXACT: Final = 1e-5  # standard deviations: float32 rounding after a mean was subtracted
 FULL_SAMPLERS: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
 
@@ -182,8 +182,7 @@ class LoaderComparison:
         self._stream = stream
         self._known: list[_KnownLoader] = []
         self._subsets: list[weakref.ref[Any]] = []
-        self._start_s = perf_counter()
-        self._spent_s = 0.0
+        self._compared, self._spent_s = 0, 0.0
 
     def on_subset_created(self, subset: Any) -> None:
         """Record a new Subset."""
@@ -195,7 +194,8 @@ class LoaderComparison:
         self._known = [known for known in self._known[-MAX_LOADERS:] if known.loader() is not None]
         known = list(self._known)
         self._known.append(_KnownLoader(weakref.ref(loader), ref))
-        if self._spent_s > MAX_SECONDS + SHARE * (start - self._start_s):
+        self._compared += 1
+        if self._compared > MAX_COMPARED or self._spent_s > EMERGENCY_S:
             return
         own_parts = dataset_parts(loader)
         if own_parts:

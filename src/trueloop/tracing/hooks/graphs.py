@@ -96,7 +96,7 @@ class Graphs:
     """Emits `GraphsAlive`, also during sampled tracing.
 
     Cost: 4 us for each fully traced call of a model, and 0.1 us per update in sampled tracing. If all old graphs are in
-    memory, once a garbage collection and a search of up to 0.25 s.
+    memory, once a garbage collection and a search of up to a second.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
