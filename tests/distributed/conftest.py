@@ -38,7 +38,8 @@ def _life(function, arguments, rank, size, port, pipe: Connection):
     except BaseException as error:  # noqa: BLE001 - reported to the test
         message = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
     pipe.send_bytes(message)
-    time.sleep(PATIENCE_S)  # until the test ends it: the store that the others still meet at lives in the first process
+    if rank == 0:
+        time.sleep(PATIENCE_S)  # until the test ends it: the store that the others still meet at lives in this process
     os._exit(0)
 
 

@@ -100,7 +100,7 @@ def test_a_folder_that_goes_away_is_a_problem_of_the_report(
     out, _ = capsys.readouterr()
     assert out
     report = json.loads((tmp_path / "r.json").read_text())
-    assert any("gets no more data" in each or "no longer be followed" in each for each in report["problems"])
+    assert any("receives no more data" in each or "no longer be followed" in each for each in report["problems"])
     assert [each["code"] for each in report["findings"]] == ["GRD001"]
 
 
