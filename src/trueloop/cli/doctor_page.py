@@ -1,4 +1,4 @@
-"""What `trueloop doctor` prints: one line for each check, remedies below those that need one."""
+"""Prints the report of `trueloop doctor`: one line per check, with the fix below each problem."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ STYLES: Final = {
 
 
 def print_report(machine: Machine, found: Sequence[CheckResult]) -> None:
-    """Print every answer by group, and what it comes to."""
+    """Print all results by group, and a summary."""
     console = Console(highlight=False)
     widest = max((len(each.check.title) for each in found), default=0)
     with console.capture() as printed:
@@ -57,8 +57,8 @@ def _check_lines(each: CheckResult) -> Text:
 
 
 def _verdict(found: Sequence[CheckResult], machine: Machine) -> str:
-    seen = Counter(each.diagnosis.level for each in found)
-    problems = ", ".join(format_count(seen[level], level.value) for level in PROBLEM_LEVELS if seen[level])
+    counts = Counter(each.diagnosis.level for each in found)
+    problems = ", ".join(format_count(counts[level], level.value) for level in PROBLEM_LEVELS if counts[level])
     where = f" in a container ({machine.container})" if machine.container else ""
     verdict = "A run would fail." if has_errors(found) else "A run can start."
     return f"{format_count(len(found), 'check')}{where}: {problems or 'nothing is wrong'}. {verdict}"

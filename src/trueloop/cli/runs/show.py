@@ -1,4 +1,4 @@
-"""`trueloop runs show`: everything that is known of one run, on a page or as JSON."""
+"""`trueloop runs show`: everything that is known about one run, as tables or as JSON."""
 
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ from trueloop.runs.queries.ranking import metric_mode
 from trueloop.runs.queries.resolve import find_run
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 
-NOTES = 10  # shown without --json; the journal has them all
-APART = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
+MAX_NOTES = 10  # number of newest notes printed without --json
+NOT_ENVIRONMENT = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
 
 
 def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> None:
-    """Tell everything about one run: state, metrics, checkpoints on disk, notes, settings, code, data, environment.
+    """Show everything about one run: state, metrics, checkpoints, notes, settings, code, data, environment.
 
     Args:
-        run: A path, a name, or the beginning of a name or run id.
-        root: Where a run lies that is named without a path.
+        run: The run: a path, a name, or the beginning of a name or run id.
+        root: Folder in which a run is looked up by name.
         json: Print one JSON object and nothing else.
     """
     seen = require_readable(read_overview(find_run(run, root)))
@@ -34,9 +34,9 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     folder = CheckpointFolder(seen.path / "checkpoints", writing=False)
     checkpoints, problems = folder.checkpoints(), folder.problems()
     if json:
-        there = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
+        saved = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
         notes = [{"update": n.update, "kind": n.kind, "message": n.message} for n in history.notes]
-        more: dict[str, Any] = {"checkpoints": there, "problems": problems, "notes": notes, "facts": history.facts}
+        more: dict[str, Any] = {"checkpoints": saved, "problems": problems, "notes": notes, "facts": history.facts}
         print(encode_line(seen.as_json() | more), end="")
         return
     _table("", ["", ""], _head(seen, history))
@@ -44,9 +44,9 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
     for problem in problems:
         print_line(f"  {replace_unprintable(problem)}")
-    _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
+    _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-MAX_NOTES:]])
     _table("Settings", ["", ""], _pairs(flat_settings(history)))
-    rest = flatten({name: value for name, value in history.facts.items() if name not in APART})
+    rest = flatten({name: value for name, value in history.facts.items() if name not in NOT_ENVIRONMENT})
     _table("Code, data, environment", ["", ""], _pairs(rest))
 
 
