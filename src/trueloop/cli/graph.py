@@ -63,21 +63,21 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:
             _print_page(
-                recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= MAX_LINES
+                recipe.name if recipe else spec, graph, svg, print_tree=flags["tree"] or len(graph.nodes) <= MAX_LINES
             )
         return 0
 
     return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
 
 
-def _print_page(name: str, graph: Any, svg: Path | None, *, whole: bool) -> None:
+def _print_page(name: str, graph: Any, svg: Path | None, *, print_tree: bool) -> None:
     from trueloop.autograd.graph_text import by_module, largest, overview, tree
 
     print(f"Autograd graph of the loss of {name}, for one micro-batch:")
     print(*(f"  {line}" for line in overview(graph)), sep="\n")
     print("\nMemory that only the graph keeps alive, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
     print("\nThe largest saved tensors, and what holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
-    if whole:
+    if print_tree:
         print("\nNodes, from the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
     else:
         print(f"\n--tree prints all {len(graph.nodes)} nodes, --svg FILE.svg draws them.")

@@ -11,7 +11,7 @@ from trueloop.core.formatting import format_duration, format_float, format_numbe
 
 
 def print_scale(made: Scale, console: Console) -> None:
-    """Print the page, at most as wide as the console."""
+    """Print the page, no wider than the console."""
     wide = console.width >= 60
     for title, columns, rows in (
         ("", ("", ""), _input_rows(made)),
@@ -54,12 +54,12 @@ def _memory(made: Scale) -> Iterator[Row]:
         format_size(made.parameter_bytes // p),
         f"{FLOAT32} × {n}, / {p}",
     )
-    whole = ", not sharded until the update" if made.accumulate > 1 else f", / {p}"
+    sharding = ", not sharded until the update" if made.accumulate > 1 else f", / {p}"
     yield (
         "gradients",
         format_size(made.gradient_bytes),
         format_size(made.sharded_gradient_bytes),
-        f"{FLOAT32} × {n}{whole}",
+        f"{FLOAT32} × {n}{sharding}",
     )
     moments = FLOAT32 * MOMENTS[made.optimizer]
     yield "moments", format_size(made.moment_bytes), format_size(made.moment_bytes // p), f"{moments} × {n}, / {p}"

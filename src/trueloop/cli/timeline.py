@@ -10,14 +10,14 @@ from trueloop.core.formatting import format_count, format_number
 
 FULL, PARTIAL, MISSING, LEFT_OUT, MORE = "█", "▄", "·", "×", "⋯"
 STYLES = {FULL: "cyan", PARTIAL: "yellow", MISSING: "yellow", LEFT_OUT: "red", "(": "bold yellow", ")": "bold yellow"}
-WINDOW_DRAWN = 8  # largest window whose iterations are all drawn; of a longer one only the ends
-EPOCHS_DRAWN = 4  # enough to see that all epochs are the same
+MAX_WINDOW = 8  # largest window whose iterations are all drawn; a longer window is shortened
+MAX_EPOCHS = 4  # enough to see that all epochs are the same
 
 
 def timeline(plan: Plan, width: int) -> Iterator[Text]:
     """Draw one row per epoch in `width` columns; the middle of a row that does not fit is left out."""
-    hidden = max(0, plan.epochs - EPOCHS_DRAWN)
-    epochs = [*range(1, EPOCHS_DRAWN), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
+    hidden = max(0, plan.epochs - MAX_EPOCHS)
+    epochs = [*range(1, MAX_EPOCHS), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
     indent = len(f"epoch {format_number(plan.epochs)}  ")
     spans = [_span(plan, epoch) for epoch in epochs]
     windows = _windows(plan, width - indent - len(spans[-1]))
@@ -72,6 +72,6 @@ def last_window(plan: Plan) -> str:
 
 def _window(plan: Plan, size: int, *, partial: int) -> str:
     runs = ((FULL, size - partial), (PARTIAL, partial), (MISSING, plan.accumulate - size))
-    short = plan.accumulate > WINDOW_DRAWN
+    short = plan.accumulate > MAX_WINDOW
     marks = "".join(mark + MORE + mark if short and count > 3 else mark * count for mark, count in runs)
     return f"[{marks}]" if size == plan.accumulate else f"({marks})"

@@ -26,7 +26,7 @@ class VerifyOptions:
     html: Path | None = None
     """Write an HTML page with plots to this file."""
     causal: Flag = False
-    """Check that no output depends on later positions, even if the file does not set `causal`."""
+    """Check that no output depends on later positions, even if the file does not ask for it."""
     verbose: Flag = False
     """Print why a proof does not apply."""
     list: Flag = False

@@ -18,7 +18,7 @@ SUBCOMMANDS = {
     "rollback": "Create a new run that starts from a checkpoint of another run.",
     "export": "Write a run as CSV or JSON.",
     "sync": "Copy the missing parts of runs to MLflow, TensorBoard or W&B.",
-    "gc": "Remove old checkpoints and runs; without --yes, only list them.",
+    "gc": "List checkpoints and runs to clean up; with --yes, remove them.",
 }
 
 

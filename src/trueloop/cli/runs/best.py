@@ -39,10 +39,8 @@ def best_command(
     found = find_best(runs, metric, mode or require_mode(metric, runs))
     if json:
         other = found.alternative.as_json() if found.alternative else None
-        print(
-            encode_line({"metric": metric, "mode": found.mode, "best": found.best.as_json(), "alternative": other}),
-            end="",
-        )
+        record = {"metric": metric, "mode": found.mode, "best": found.best.as_json(), "alternative": other}
+        print(encode_line(record), end="")
     else:
         _print(metric, found.best)
         if found.alternative:

@@ -58,7 +58,9 @@ def _print(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
         print_line(
-            "\n".join(align_columns(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=terminal_width()))
+            "\n".join(
+                align_columns(["item", "size", "path", "reason"], rows, right={1}, whole={2}, most=terminal_width())
+            )
         )
     for path, reason in plan.skipped:
         print_line(replace_unprintable(f"not removed  {path}: {reason}"))
