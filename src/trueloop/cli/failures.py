@@ -56,8 +56,8 @@ def markdown(entries: Iterable[Entry]) -> str:
 def _cells(entry: Entry) -> tuple[str, ...]:
     failure = entry.failure
     at_run_time = "yes" if failure.detector else "doctor" if failure.checked_by_doctor else "no"
-    found = (at_run_time, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
-    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *found, failure.title)
+    columns = (at_run_time, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
+    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *columns, failure.title)
 
 
 def _row(cells: Iterable[str]) -> str:

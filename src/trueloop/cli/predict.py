@@ -35,7 +35,7 @@ def predict_command(
 
     model = Model.open(artifact, expected=digest)
     description = model.description
-    found: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     for word in inputs:
         if word == "-":
             samples = parse_json_samples(description, sys.stdin.buffer.read())
@@ -43,15 +43,12 @@ def predict_command(
             samples = read_samples(description, Path(word))
         outputs = model.run(samples)
         answers = [interpret_outputs(description, each, raw=raw) for each in outputs]
-        found += [{"input": word, "sample": index, **each} for index, each in enumerate(answers)]
+        predictions += [{"input": word, "sample": index, **each} for index, each in enumerate(answers)]
     if json:
-        print(
-            json_format.dumps(
-                {"artifact": str(model.artifact.folder), "digest": model.artifact.digest, "answers": found}
-            )
-        )
+        record = {"artifact": str(model.artifact.folder), "digest": model.artifact.digest, "answers": predictions}
+        print(json_format.dumps(record))
         return
-    for each in found:
+    for each in predictions:
         label = f"{each.pop('input')}[{each.pop('sample')}]"
         print(f"{label}  {'  '.join(f'{name} {_format_value(value)}' for name, value in each.items())}")
 

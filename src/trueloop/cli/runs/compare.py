@@ -37,18 +37,18 @@ def compare_command(
     """
     if len(runs) < 2:
         raise InvalidConfig("Fewer than two runs are named.", fix="Name two runs: trueloop runs compare A B.")
-    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
-    histories = [read_journal(run.path) for run in seen]
+    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
+    histories = [read_journal(run.path) for run in overviews]
     differences = find_differences(histories)
-    named: dict[str, Mode | None] = {name: metric_mode(name, seen) for run in seen for name in run.metrics}
+    named: dict[str, Mode | None] = {name: metric_mode(name, overviews) for run in overviews for name in run.metrics}
     metrics = compare_metrics(histories, {**named, **metric_modes(histories)})
-    labelled = dict(zip(labels_of(seen), histories, strict=True))
+    labelled = dict(zip(labels_of(overviews), histories, strict=True))
     if png:
         save_png(labelled, png)
     if html:
         save_html(labelled, html, differences=differences, metrics=metrics)
     if json:
-        print(encode_line(_record(seen, differences, metrics, files=[png, html])), end="")
+        print(encode_line(_record(overviews, differences, metrics, files=[png, html])), end="")
         return
     _print(list(labelled), differences, metrics)
     for word, file in (("png", png), ("html", html)):
@@ -57,13 +57,13 @@ def compare_command(
 
 
 def _record(
-    seen: list[Overview], differences: list[Difference], metrics: list[MetricComparison], *, files: list[Path | None]
+    runs: list[Overview], differences: list[Difference], metrics: list[MetricComparison], *, files: list[Path | None]
 ) -> dict[str, Any]:
     def points(values: Any) -> list[Any]:
         return [point and point._asdict() for point in values]
 
     return {
-        "runs": [run.as_json() for run in seen],
+        "runs": [run.as_json() for run in runs],
         "differences": [{"group": each.group, "name": each.name, "values": list(each.values)} for each in differences],
         "metrics": [{"metric": each.metric, "best": points(each.best), "last": points(each.last)} for each in metrics],
         "files": [str(file) for file in files if file],

@@ -36,10 +36,10 @@ def export_command(
         raise InvalidConfig(
             "Exactly one output format is needed.", fix="Pass either --csv FILE (- for standard output) or --json."
         )
-    seen = require_readable(read_overview(find_run(run, root)))
-    history = read_journal(seen.path)
+    overview = require_readable(read_overview(find_run(run, root)))
+    history = read_journal(overview.path)
     if json:
-        write_json(seen, history, sys.stdout)
+        write_json(overview, history, sys.stdout)
     elif csv == "-":
         write_csv(history, sys.stdout)
     else:

@@ -38,10 +38,10 @@ def gc_command(
     """
     options = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
     options.check()
-    seen = [read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or load_overviews(
-        root
-    )
-    plan = (clean_up if yes else plan_cleanup)(seen, root, options)
+    overviews = [
+        read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)
+    ] or load_overviews(root)
+    plan = (clean_up if yes else plan_cleanup)(overviews, root, options)
     if json:
         record = {
             "removed": yes,

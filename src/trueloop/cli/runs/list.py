@@ -45,15 +45,16 @@ def list_command(
     runs = load_overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
     if state is not None:
         conditions.append(state_condition(state, runs))
-    found = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
+    matching = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
     max_runs = limit if limit is not None else 0 if json else DEFAULT_LIMIT
-    listed = found[:max_runs] if max_runs > 0 else found
+    listed = matching[:max_runs] if max_runs > 0 else matching
     if json:
         print(encode_line([run.as_json() for run in listed]), end="")
         return
     extra = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(listed, {name: [value_cell(field_getter(name, runs)(run)) for run in listed] for name in extra})
-    more = f" {format_count(len(found) - len(listed), 'more run')}: --limit 0." if len(found) > len(listed) else ""
+    hidden = len(matching) - len(listed)
+    more = f" {format_count(hidden, 'more run')}: --limit 0." if hidden else ""
     print_line(f"{format_count(len(listed), 'run')} of {len(runs)} in {root}.{more}")
 
 

@@ -31,8 +31,8 @@ def plot_command(
         raise InvalidConfig(
             "No run is named.", fix="Run `trueloop runs plot RUN`; `trueloop runs list` lists the runs."
         )
-    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
-    histories = dict(zip(labels_of(seen), (read_journal(run.path) for run in seen), strict=True))
+    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
+    histories = dict(zip(labels_of(overviews), (read_journal(run.path) for run in overviews), strict=True))
     if png:
         save_png(histories, png)
     if html:
