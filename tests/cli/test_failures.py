@@ -22,7 +22,7 @@ def test_the_list_is_by_family(capsys: pytest.CaptureFixture[str]):
     assert main(["failures"]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == ["gradient", "  GRD901  made-up-error  A made-up-error", ""]
-    assert lines[-1] == "4 failures; one in full: trueloop explain GRD901"
+    assert lines[-1] == "4 failures; details of one: trueloop explain GRD901"
 
 
 def test_programs_get_json(capsys: pytest.CaptureFixture[str]):

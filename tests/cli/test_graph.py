@@ -102,9 +102,9 @@ def test_a_large_graph_is_not_printed_unasked(capsys: pytest.CaptureFixture[str]
     assert main(["graph", "text", "--effective-batch", "2"]) == 0
     short = capsys.readouterr().out
     assert "--tree prints all" in short
-    assert "From the loss down" not in short
+    assert "Nodes, from the loss down" not in short
     assert main(["graph", "text", "--effective-batch", "2", "--tree"]) == 0
-    assert "From the loss down" in capsys.readouterr().out
+    assert "Nodes, from the loss down" in capsys.readouterr().out
 
 
 def test_help_and_words_that_are_wrong(capsys: pytest.CaptureFixture[str]):

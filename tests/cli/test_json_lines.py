@@ -4,7 +4,7 @@ import io
 import json
 from typing import Any
 
-from trueloop.cli.json_lines import LINE_S, JsonLines
+from trueloop.cli.json_lines import PROGRESS_INTERVAL_S, JsonLines
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 FACTS = {"recipe": "digits", "source": {"digits.py": "x" * 1000}, "packages": {"torch": "2"}, "device": "cpu"}
@@ -50,12 +50,12 @@ def test_progress_is_told_now_and_then():
     told.report(RunStarted(name="digits", epochs=1, updates=8, start_update=0, facts={}))
     told.report(rows(1, 2))
     assert len(lines(file)) == 1
-    clock.seconds += LINE_S
+    clock.seconds += PROGRESS_INTERVAL_S
     told.report(rows(3, 4))
     told.report(rows(5, 6))
     _, progress = lines(file)
     assert progress == {
-        "event": "progress", "time": 1000.0 + LINE_S, "epoch": 1, "update": 4, "updates": 8, "loss": 0.5,
+        "event": "progress", "time": 1000.0 + PROGRESS_INTERVAL_S, "epoch": 1, "update": 4, "updates": 8, "loss": 0.5,
         "grad_norm": 1.5, "lr": 0.1, "updates_per_s": 2.0, "examples_per_s": 16.0, "waiting_share": 0.5, "skipped": 0,
         "remaining_s": 5.0,
     }  # fmt: skip

@@ -23,7 +23,7 @@ def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
     assert progress_text(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
     assert (
         progress_text(row(**progress, again=True), 0)[0]
-        == "seed 2 of 5 · update 120: run once more, to compare and to time"
+        == "seed 2 of 5 · update 120: run again, to compare and to measure its time"
     )
 
 

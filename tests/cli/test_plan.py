@@ -134,7 +134,7 @@ def test_long_epochs_and_long_runs_are_left_out_in_the_middle():
         "epoch 1    [████][████][████][████] ⋯ 73 more ⋯ [████](▄···)  updates 1–79",
         "epoch 2    [████][████][████][████] ⋯ 73 more ⋯ [████](▄···)  updates 80–158",
         "epoch 3    [████][████][████][████] ⋯ 73 more ⋯ [████](▄···)  updates 159–237",
-        "⋯          96 more epochs, all alike",
+        "⋯          96 more epochs, all the same",
         "epoch 100  [████][████][████][████] ⋯ 73 more ⋯ [████](▄···)  updates 7822–7900",
     ]
 

@@ -25,7 +25,7 @@ def test_the_page_tells_the_split_and_the_bottleneck(
     out = capsys.readouterr().out
     assert out.startswith("tabular on cpu: ")
     assert all(f"\n{part} " in out for part in PARTS)
-    assert re.search(r"The bottleneck of backward is \w+Backward0: \d+ % of it", out)
+    assert re.search(r"The bottleneck of the backward pass is \w+Backward0: \d+ % of it", out)
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"], "nothing of a run is written"
 
 

@@ -71,9 +71,9 @@ def test_our_words_come_first_and_the_others_are_the_scripts(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Name the script: trueloop run train.py."),
-        (["--strict"], "Name the script"),
-        (["-m"], "Name the script"),
+        ([], "The script is missing: trueloop run train.py."),
+        (["--strict"], "The script is missing"),
+        (["-m"], "The script is missing"),
         (["trian.py"], "There is no script 'trian.py'. Did you mean 'train.py'?"),
         (["nothing/like/it.py"], "There is no script 'nothing/like/it.py'."),
         (["--strct", "train.py"], "Unknown option: --strct."),

@@ -96,7 +96,7 @@ def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]
         ("", 2, "Name the recipe first: trueloop tune RECIPE."),
         ("tabula", 1, "Did you mean 'tabular'?"),
         ("tabular --write here/x.toml", 1, "A file of settings cannot be written to 'here/x.toml'."),
-        ("tabular --write there.toml", 1, "'there.toml' is there already."),
+        ("tabular --write there.toml", 1, "'there.toml' already exists."),
         ("tabular --seconds soon", 2, "--seconds"),
     ],
 )

@@ -97,7 +97,7 @@ def test_causal_can_be_said_on_the_line(file, tmp_path, capsys):
 
 def test_wrong_usage_is_2_and_a_misspelt_proof_a_lesson(file, capsys):
     assert main(["verify"]) == 2
-    assert "Say what to verify" in capsys.readouterr().err
+    assert "Nothing to verify is named" in capsys.readouterr().err
     assert main(["verify", file, "--select", "input-usd"]) == 1
     assert "Did you mean input-used" in capsys.readouterr().err
     assert main(["verify", file, "--jsn"]) == 2

@@ -1,1 +1,1 @@
-"""The terminal: one command per file."""
+"""The command line: one command per module."""

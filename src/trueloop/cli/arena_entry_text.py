@@ -1,4 +1,4 @@
-"""An entry of the arena in words: its settings, its numbers over all seeds, what it came to."""
+"""Formats entries of the arena as text: settings, scores over all seeds, outcome."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.leaderboard import Row, State
 from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
 
-WIDE = 120  # columns of a terminal from which on a board shows the numbers of the other two as well
+WIDE = 120  # terminal columns from which on the leaderboard shows the other two scores as well
 HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
 
 
 def format_entry_settings(entry: Entry) -> str:
-    """Write the settings that differ from the defaults: "adamw lr 0.01 batch 64"."""
+    """Return the settings that differ from the defaults: "adamw lr 0.01 batch 64"."""
     named = {
         name: value for name, value in entry.non_default_settings().items() if name not in ("optimizer", "lr", "batch")
     }
@@ -25,16 +25,16 @@ def format_entry_settings(entry: Entry) -> str:
 
 
 def format_spread(value: Spread | None, digits: int = 3) -> str:
-    """Write a median and how far the seeds lie apart: "79 (50 to 101)"."""
+    """Return the median and the range over the seeds: "79 (50 to 101)"."""
     if value is None:
         return "-"
     return f"{_number(value.median, digits)} ({_number(value.lowest, digits)} to {_number(value.highest, digits)})"
 
 
 def ranking_table(rows: Sequence[Standing], by: By) -> str:
-    """Lay a board out as lines."""
-    room = terminal_width()
-    order: list[By] = [by, *(other for other in BOARDS if other != by and (room is None or room >= WIDE))]
+    """Return the leaderboard as a table."""
+    width = terminal_width()
+    order: list[By] = [by, *(other for other in BOARDS if other != by and (width is None or width >= WIDE))]
     cells = [
         [
             str(row.rank) if row.rank is not None else "",
@@ -49,24 +49,24 @@ def ranking_table(rows: Sequence[Standing], by: By) -> str:
     head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
     return "\n".join(
         align_columns(
-            head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=room
+            head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=width
         )
     )
 
 
 def format_outcome(row: Row) -> str:
-    """Say in a sentence what an entry came to."""
+    """Return the outcome of an entry as a sentence."""
     reached = [trial.updates for trial in row.trials if trial.end == "reached"]
     if row.state == State.REACHED and reached:
-        middle = sorted(reached)[len(reached) // 2]
-        return f"Reached on all {len(reached)} seeds; {format_count(middle, 'update')} in the median."
+        median = sorted(reached)[len(reached) // 2]
+        return f"Reached the target on all {len(reached)} seeds; median: {format_count(median, 'update')}."
     if row.state == State.DISQUALIFIED:
         return f"Disqualified: the sanitizer found {row.why}"
     return row.why or str(row.state)
 
 
 def seeds_table(row: Row) -> str:
-    """Lay the runs of an entry out as lines, one for each seed."""
+    """Return a table of the runs of an entry, with one row per seed."""
     cells = [
         [
             str(trial.seed), trial.end, str(trial.updates), str(trial.examples), f"{trial.accuracy:.1%}",
@@ -74,19 +74,19 @@ def seeds_table(row: Row) -> str:
         ]
         for trial in row.trials
     ]  # fmt: skip
-    head = ["seed", "came to", "updates", "examples", "held out", "time per example", "weights"]
+    head = ["seed", "outcome", "updates", "examples", "held out", "time per example", "weights"]
     return "\n".join(align_columns(head, cells, right={0, 2, 3, 4, 5}, most=terminal_width()))
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """Return what `--json` tells of an entry."""
+    """Return the `--json` record of an entry."""
     return {**asdict(row), "config": json.loads(row.config), "state": str(row.state)}
 
 
 def _remark(row: Standing) -> str:
     if row.disqualified:
         return f"disqualified, {row.disqualified}: "
-    return f"did not reach on {row.missed} of {row.seeds} seeds: " if row.missed else ""
+    return f"failed on {row.missed} of {row.seeds} seeds: " if row.missed else ""
 
 
 def _value(value: Any) -> str:

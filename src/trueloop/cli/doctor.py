@@ -1,4 +1,4 @@
-"""`trueloop doctor`: what of this machine would spoil a run, with a remedy for each."""
+"""`trueloop doctor`: problems of this machine that would affect a run, each with a fix."""
 
 import json as json_format
 from pathlib import Path
@@ -18,29 +18,29 @@ from trueloop.doctor.run_checks import has_errors, run_checks, summarize
 def doctor_command(
     *,
     run: Annotated[str | None, Parameter(name="--for")] = None,
-    asks: Annotated[DoctorOptions | None, Parameter(name="*")] = None,
+    options: Annotated[DoctorOptions | None, Parameter(name="*")] = None,
     root: Path = Path("runs"),
     only: tuple[str, ...] = (),
     quick: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Look at this machine before a run does: torch and driver, memory, disk, limits, threads.
+    """Check this machine before a run: torch and driver, memory, disk, limits, threads.
 
     Returns:
-        The exit code: 0, or 1 where a run would fail.
+        The exit code: 0, or 1 if a run would fail.
 
     Args:
-        run: A recipe, as for `trueloop train`, or a run: what it asks for is weighed against what is there.
-        root: Where runs lie.
-        only: Make only this check, or these: --only cpu-fallback --only disk.
-        quick: Leave out what takes seconds: trying to import torchvision, and the free memory of GPUs.
+        run: A recipe as for `trueloop train`, or a run. Its requirements are compared with the machine.
+        root: Folder of the runs.
+        only: Run only these checks: --only cpu-fallback --only disk. By default all.
+        quick: Skip what takes seconds: the trial import of torchvision and the free memory of GPUs.
         json: Print one JSON object and nothing else.
     """
     names = select_checks(only)
-    asked, folder = find_need(run, root) if run else (RunRequirements(), root)
-    need = (asks or DoctorOptions()).over(asked)
-    machine = read_machine((asks and asks.run_dir) or folder, deep=not quick)
-    found = [each for each in run_checks(machine, need) if not names or each.check.name in names]
+    required, folder = find_need(run, root) if run else (RunRequirements(), root)
+    requirements = (options or DoctorOptions()).override(required)
+    machine = read_machine((options and options.run_dir) or folder, deep=not quick)
+    found = [each for each in run_checks(machine, requirements) if not names or each.check.name in names]
     if json:
         record = {"would_fail": has_errors(found), "line": summarize(machine, found)}
         print(json_format.dumps({**record, "checks": [each.as_json() for each in found]}, indent=2))

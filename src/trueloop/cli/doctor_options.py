@@ -1,4 +1,4 @@
-"""What a run would ask of the machine, and which checks are made, as options of `trueloop doctor`."""
+"""Options of `trueloop doctor`: the requirements of a run, and which checks to run."""
 
 import difflib
 import math
@@ -17,53 +17,53 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """What a run would ask for, as options of the command line."""
+    """Requirements of a run, as options of the command line."""
 
     device: str | None = None
-    """auto, cpu, cuda, cuda:1 or mps."""
+    """Device of the run: auto, cpu, cuda, cuda:1 or mps."""
     processes: Count | None = None
-    """Training processes on this machine."""
+    """Number of training processes on this machine."""
     workers: Count | None = None
-    """Loader workers of each process."""
+    """Number of data loader workers of each process."""
     batch_mib: float | None = None
     """Size of one micro-batch in MiB."""
     checkpoint_mib: float | None = None
     """Size of one checkpoint in MiB."""
     run_dir: Path | None = None
-    """Where the run is to lie."""
+    """Run folder that the run will use."""
 
-    def over(self, need: RunRequirements) -> RunRequirements:
-        """Return a need with what was typed over it.
+    def override(self, requirements: RunRequirements) -> RunRequirements:
+        """Return the requirements, with those set on the command line replaced.
 
         Raises:
-            InvalidConfig: a number that cannot be.
+            InvalidConfig: a number is below its minimum or not finite.
         """
-        least = {"processes": 1, "workers": 0, "batch_mib": 0, "checkpoint_mib": 0}
-        for name, bound in least.items():
+        minimums = {"processes": 1, "workers": 0, "batch_mib": 0, "checkpoint_mib": 0}
+        for name, minimum in minimums.items():
             value: float | None = getattr(self, name)
-            if value is not None and not bound <= value < math.inf:
-                raise InvalidConfig(f"--{name.replace('_', '-')} is {value:g}.", fix=f"It must be {bound} or more.")
-        typed = {
+            if value is not None and not minimum <= value < math.inf:
+                raise InvalidConfig(f"--{name.replace('_', '-')} is {value:g}.", fix=f"It must be {minimum} or more.")
+        overrides = {
             "device": self.device,
             "processes": self.processes,
             "workers": self.workers,
             "batch_bytes": None if self.batch_mib is None else round(self.batch_mib * MIB),
             "checkpoint_bytes": None if self.checkpoint_mib is None else round(self.checkpoint_mib * MIB),
         }
-        return replace(need, **{name: value for name, value in typed.items() if value is not None})
+        return replace(requirements, **{name: value for name, value in overrides.items() if value is not None})
 
 
 def select_checks(words: Iterable[str]) -> frozenset[str]:
-    """Return the names of checks that were typed.
+    """Return the normalized names of the requested checks.
 
     Raises:
-        InvalidConfig: there is none of that name; names the nearest.
+        InvalidConfig: no check has this name; the message suggests the closest one.
     """
     known = list(all_checks())
-    found = [word.lower().replace("_", "-") for word in words]
-    for word in found:
+    names = [word.lower().replace("_", "-") for word in words]
+    for word in names:
         if word not in known:
-            near = difflib.get_close_matches(word, known, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise InvalidConfig(f"There is no check {word!r}.", fix=f"{hint}There are {', '.join(known)}.")
-    return frozenset(found)
+            close = difflib.get_close_matches(word, known, n=1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            raise InvalidConfig(f"There is no check {word!r}.", fix=f"{hint}Available checks: {', '.join(known)}.")
+    return frozenset(names)

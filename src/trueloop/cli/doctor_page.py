@@ -1,4 +1,4 @@
-"""What `trueloop doctor` prints: one line for each check, remedies below those that need one."""
+"""Prints the report of `trueloop doctor`: one line per check, with the fix below each problem."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,19 +24,19 @@ STYLES: Final = {
 }
 
 
-def print_report(machine: Machine, found: Sequence[CheckResult]) -> None:
-    """Print every answer by group, and what it comes to."""
+def print_report(machine: Machine, results: Sequence[CheckResult]) -> None:
+    """Print all results by group, and a summary."""
     console = Console(highlight=False)
-    widest = max((len(each.check.title) for each in found), default=0)
+    widest = max((len(each.check.title) for each in results), default=0)
     with console.capture() as printed:
-        _print(console, found, widest)
+        _print(console, results, widest)
     for line in printed.get().splitlines():
         console.file.write(line.rstrip() + "\n")
-    console.print(Text(_verdict(found, machine)))
+    console.print(Text(_verdict(results, machine)))
 
 
-def _print(console: Console, found: Sequence[CheckResult], widest: int) -> None:
-    for group, members in groupby(found, key=lambda each: each.check.group):
+def _print(console: Console, results: Sequence[CheckResult], widest: int) -> None:
+    for group, members in groupby(results, key=lambda each: each.check.group):
         console.print(Text(group, "bold"))
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True, min_width=max(map(len, Level)))
@@ -47,18 +47,18 @@ def _print(console: Console, found: Sequence[CheckResult], widest: int) -> None:
 
 
 def _check_lines(each: CheckResult) -> Text:
-    found = each.diagnosis
-    text = Text(replace_unprintable(found.message))
-    if found.remedy:
-        text.append("\nfix: ", "bold green").append(replace_unprintable(found.remedy))
-    if each.check.failure and found.level in PROBLEM_LEVELS:
+    diagnosis = each.diagnosis
+    text = Text(replace_unprintable(diagnosis.message))
+    if diagnosis.remedy:
+        text.append("\nfix: ", "bold green").append(replace_unprintable(diagnosis.remedy))
+    if each.check.failure and diagnosis.level in PROBLEM_LEVELS:
         text.append("\nmore: ", "dim").append(f"trueloop explain {each.check.failure}", "dim")
     return text
 
 
-def _verdict(found: Sequence[CheckResult], machine: Machine) -> str:
-    seen = Counter(each.diagnosis.level for each in found)
-    problems = ", ".join(format_count(seen[level], level.value) for level in PROBLEM_LEVELS if seen[level])
+def _verdict(results: Sequence[CheckResult], machine: Machine) -> str:
+    counts = Counter(each.diagnosis.level for each in results)
+    problems = ", ".join(format_count(counts[level], level.value) for level in PROBLEM_LEVELS if counts[level])
     where = f" in a container ({machine.container})" if machine.container else ""
-    verdict = "A run would fail." if has_errors(found) else "A run can start."
-    return f"{format_count(len(found), 'check')}{where}: {problems or 'nothing is wrong'}. {verdict}"
+    verdict = "A run would fail." if has_errors(results) else "A run can start."
+    return f"{format_count(len(results), 'check')}{where}: {problems or 'nothing is wrong'}. {verdict}"

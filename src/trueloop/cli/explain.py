@@ -29,13 +29,13 @@ def explain_command(
     """Explain a silent failure, or an error that a program has printed.
 
     Returns:
-        The exit code: 0, or 1 where nothing in a text is known.
+        The exit code: 0, or 1 if the text contains no known error.
 
     Args:
-        what: A code or name: GRD001, never-cleared; a kind of error: shape-mismatch; a message in quotes; a file with a
-            traceback, log or notebook; - is standard input, and so is nothing behind a pipe.
+        what: What to explain: a code (GRD001), a name (never-cleared), a kind of error (shape-mismatch), a message in
+            quotes, or a file with a traceback, log or notebook. - or a pipe reads standard input.
         json: Print one JSON object and nothing else.
-        echo: Pass standard input on while it is read; to standard error with --json.
+        echo: Print standard input while it is read; with --json, to standard error.
     """
     text = _text(what, echo=echo, json=json)
     if text is not None:
@@ -52,8 +52,8 @@ def explain_command(
         record = {"kind": kind, "title": known.title, "page": error_page(kind)}
     else:
         entry = get_failure(word)
-        whole = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
-        record = {**as_record(entry), **whole}
+        details = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
+        record = {**as_record(entry), **details}
     if json:
         print(json_format.dumps(record, indent=2))
     else:
@@ -62,10 +62,10 @@ def explain_command(
 
 
 def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
-    """Return the text that is to be looked through; None where it is a word of the catalogue's.
+    """Return the text to search for errors; None if `what` is the code or name of a page.
 
     Raises:
-        CycloptsError: there is neither a word nor a text.
+        CycloptsError: there is neither an argument nor piped text.
     """
     if what == "-" or (what is None and sys.stdin is not None and not sys.stdin.isatty()):
         if isinstance(sys.stdin, io.TextIOWrapper):

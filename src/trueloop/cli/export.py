@@ -1,4 +1,4 @@
-"""`trueloop export`: a trained model as a file that runs without the code it was made by."""
+"""`trueloop export`: write a trained model as a file that runs without its source code."""
 
 import json as json_format
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ from trueloop.export.io_description import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """How it is to be exported."""
+    """Options of the export."""
 
     dynamic_batch: Annotated[bool, Parameter(negative="--no-dynamic-batch")] = True
-    """Take any number of samples at once, not just one."""
+    """Accept any number of samples per batch, not only one."""
     tolerance: float = 1e-5
-    """Largest difference that passes, relative to the largest output or to 1."""
+    """Largest accepted difference between the outputs, relative to the largest output or to 1."""
 
 
 def export_command(
@@ -26,19 +26,19 @@ def export_command(
     *,
     to: Kind,
     out: Path | None = None,
-    wishes: Annotated[ExportOptions | None, Parameter(name="*")] = None,
+    options: Annotated[ExportOptions | None, Parameter(name="*")] = None,
     recipe: str = "",
     root: Path = Path("runs"),
     json: Flag = False,
 ) -> None:
-    """Export a run's model, in eval mode, and prove on real samples that its answers are those of the live one.
+    """Export the model of a run in eval mode, and compare its outputs with those of the original on real samples.
 
     Args:
-        run: A run, by path or name, or the folder of a checkpoint.
-        to: pt2 (torch.export), onnx (for onnxruntime and others), or torchscript (which torch itself has deprecated).
-        out: An absent or empty folder; by default RUN/export/FORMAT.
-        recipe: Where the run does not say: path/to/recipe.py:build.
-        root: Where runs lie that are named without a path.
+        run: Run to export, by path or name, or the folder of a checkpoint.
+        to: Format: pt2 (torch.export), onnx (for onnxruntime and others), or torchscript (deprecated by PyTorch).
+        out: Folder to write to, which must not exist or be empty; by default RUN/export/FORMAT.
+        recipe: Recipe of the run, path/to/recipe.py:build, if the run does not record it.
+        root: Folder in which runs are looked up by name.
         json: Print one JSON object and nothing else.
     """
     from trueloop.app.export.export_run import describe_input_files, export_run
@@ -46,19 +46,19 @@ def export_command(
     from trueloop.export.artifact import MANIFEST
 
     source = load_trained_model(run, root, recipe=recipe)
-    how = wishes or ExportOptions()
-    made = export_run(source, to, out, dynamic_batch=how.dynamic_batch, tolerance=how.tolerance)
-    exported, description = made.exported, made.exported.description
+    chosen = options or ExportOptions()
+    export = export_run(source, to, out, dynamic_batch=chosen.dynamic_batch, tolerance=chosen.tolerance)
+    exported, description = export.exported, export.exported.description
     if json:
-        facts = {"parity": {**asdict(exported.parity), "allowed": exported.parity.allowed}, "notes": made.notes}
-        print(json_format.dumps({"artifact": str(made.folder), "digest": exported.digest, "kind": to, **facts}))
+        facts = {"parity": {**asdict(exported.parity), "allowed": exported.parity.allowed}, "notes": export.notes}
+        print(json_format.dumps({"artifact": str(export.folder), "digest": exported.digest, "kind": to, **facts}))
         return
-    print(f"artifact  {made.folder}  ({to}, weights: {made.weights}; {MANIFEST} holds the rest)")
+    print(f"artifact  {export.folder}  ({to}, weights: {export.weights}; {MANIFEST} holds the rest)")
     print(f"inputs    {', '.join(map(str, description.inputs))}")
     print(f"outputs   {', '.join(map(str, description.outputs))}")
     print(f"reads     {describe_input_files(description.reading)}")
     print(f"parity    {exported.parity}")
     print(f"digest    {exported.digest}")
-    for note in made.notes:
+    for note in export.notes:
         print(f"note      {note}")
-    print(f"Next      trueloop predict {made.folder} INPUT   or   trueloop serve {made.folder}")
+    print(f"Next      trueloop predict {export.folder} INPUT   or   trueloop serve {export.folder}")

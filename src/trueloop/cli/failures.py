@@ -1,4 +1,4 @@
-"""`trueloop failures`: every silent failure that is known."""
+"""`trueloop failures`: list all known silent failures."""
 
 import json as json_format
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from trueloop.failures.load import Entry, catalogue
 
 
 def failures_command(*, json: Flag = False, table: Flag = False) -> None:
-    """List every silent failure that is known, by family.
+    """List all known silent failures by family.
 
     Args:
         json: Print a JSON list and nothing else.
-        table: Print a table in Markdown: what each is found by at run time, in the text, and whether the lab shows it.
+        table: Print a Markdown table: whether each is found at run time, by the linter, and shown in the lab.
     """
     entries = list(catalogue().values())
     if json:
@@ -31,7 +31,7 @@ def failures_command(*, json: Flag = False, table: Flag = False) -> None:
 
 
 def as_record(entry: Entry) -> dict[str, str | bool]:
-    """Return what `--json` tells of one failure."""
+    """Return the `--json` record of a failure."""
     failure = entry.failure
     return {
         "code": entry.code,
@@ -48,16 +48,16 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
 
 
 def markdown(entries: Iterable[Entry]) -> str:
-    """Write the list as a Markdown table: what finds each, a watched run or the linter, and whether the lab has it."""
+    """Return a Markdown table: whether each failure is found at run time, by the linter, and shown in the lab."""
     heads = ("code", "failure", "severity", "run time", "text", "lab", "title")
     return "\n".join(map(_row, (heads, ["---"] * len(heads), *map(_cells, entries))))
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     failure = entry.failure
-    seen = "yes" if failure.detector else "doctor" if failure.checked_by_doctor else "no"
-    found = (seen, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
-    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *found, failure.title)
+    at_run_time = "yes" if failure.detector else "doctor" if failure.checked_by_doctor else "no"
+    columns = (at_run_time, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
+    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *columns, failure.title)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -74,5 +74,5 @@ def _print(entries: Iterable[Entry], console: Console) -> None:
             style = COLOURS[entry.failure.severity]
             grid.add_row(Text(f"  {entry.code}", style), Text(entry.slug, "cyan"), Text(entry.failure.title))
         console.print(grid, "")
-    example = f"; one in full: trueloop explain {first}" if (first := next(iter(codes), "")) else ""
+    example = f"; details of one: trueloop explain {first}" if (first := next(iter(codes), "")) else ""
     console.print(Text(f"{format_count(len(codes), 'failure')}{example}", "dim"))

@@ -1,4 +1,4 @@
-"""`trueloop graph SPEC`: the graph behind the loss, and what it keeps alive."""
+"""`trueloop graph SPEC`: print the autograd graph of a loss and the memory that it keeps."""
 
 import json
 from collections.abc import Mapping
@@ -15,30 +15,30 @@ from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes import registry
 
-MAX_LINES = 60  # nodes whose tree is printed unasked
+MAX_LINES = 60  # largest graph whose tree is printed without --tree
 FLAGS = (
-    flag("tree", bool, False, "Print every operation, however many there are."),
-    flag("svg", Path | None, None, "Write a picture of it."),
+    flag("tree", bool, False, f"Print every node, even if there are more than {MAX_LINES}."),
+    flag("svg", Path | None, None, "Write a picture of the graph to this .svg file."),
     flag("config", Path | None, None, "TOML file of settings; flags override the file."),
     flag("json", bool, False, "Print one JSON object instead of the page."),
 )
 
 
 def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
+    """Run the forward pass of one batch of a recipe, and print the autograd graph of its loss."""
     if print_recipe_help(
         tokens,
         "graph",
-        "Show the graph behind a loss: what it saves for backward, and what it never reaches.",
+        "Show the autograd graph of a loss: what it saves for backward, and which parameters it does not reach.",
         FLAGS,
-        "One batch is run forward; nothing is trained.",
-        "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch.",
+        "The command runs the forward pass of one batch and trains nothing.",
+        "FILE.py:FUNCTION may also return a ProofTarget with a loss and a batch, as for `trueloop verify`.",
     ):
         return 0
-    spec, given, words = load_named_recipe(tokens, "graph", registry.build_from_spec)
-    from trueloop.recipes.recipe import Recipe  # imports torch, which `build_from_spec` did
+    spec, built, words = load_named_recipe(tokens, "graph", registry.build_from_spec)
+    from trueloop.recipes.recipe import Recipe  # imports torch, as `build_from_spec` already did
 
-    recipe = given if isinstance(given, Recipe) else None
+    recipe = built if isinstance(built, Recipe) else None
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.app.graph import graph_of, graph_of_target
@@ -48,14 +48,14 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
 
         svg: Path | None = flags["svg"]
         if svg is not None and check_writable(svg, "picture").suffix != ".svg":
-            raise InvalidConfig(f"A picture cannot be written to {str(svg)!r}.", fix="Name a .svg file.")
+            raise InvalidConfig(f"A picture cannot be written to {str(svg)!r}.", fix="Pass the name of a .svg file.")
         if recipe is None and flags["config"]:
-            raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
+            raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave out --config.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         graph = (
             graph_of(apply_overrides(recipe, {**from_file, **overrides}))
             if recipe
-            else graph_of_target(ProofTarget.from_user(given))
+            else graph_of_target(ProofTarget.from_user(built))
         )
         if svg is not None:
             write_output(svg, picture(graph), "picture")
@@ -63,22 +63,22 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:
             _print_page(
-                recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= MAX_LINES
+                recipe.name if recipe else spec, graph, svg, print_tree=flags["tree"] or len(graph.nodes) <= MAX_LINES
             )
         return 0
 
     return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
 
 
-def _print_page(name: str, graph: Any, svg: Path | None, *, whole: bool) -> None:
+def _print_page(name: str, graph: Any, svg: Path | None, *, print_tree: bool) -> None:
     from trueloop.autograd.graph_text import by_module, largest, overview, tree
 
-    print(f"The graph behind the loss of {name}, of one micro-batch:")
+    print(f"Autograd graph of the loss of {name}, for one micro-batch:")
     print(*(f"  {line}" for line in overview(graph)), sep="\n")
-    print("\nWhat it alone keeps, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
-    print("\nThe largest, and who holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
-    if whole:
-        print("\nFrom the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
+    print("\nMemory that only the graph keeps alive, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
+    print("\nThe largest saved tensors, and what holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
+    if print_tree:
+        print("\nNodes, from the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
     else:
         print(f"\n--tree prints all {len(graph.nodes)} nodes, --svg FILE.svg draws them.")
     if svg is not None:

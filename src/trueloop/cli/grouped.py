@@ -1,4 +1,4 @@
-"""Commands that have commands of their own: `trueloop runs list`, `trueloop arena board`."""
+"""Builds commands that have subcommands: `trueloop runs list`, `trueloop arena board`."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from cyclopts import App
 
 
 def command_group(package: str, *, name: str, line: str, commands: Mapping[str, str]) -> App:
-    """Return a sub-application; nothing of its commands is imported yet.
+    """Return a sub-application; its commands are imported only when they run.
 
     Args:
-        package: where each command has a file of its own.
-        name: of the group, on the command line.
-        line: what it is for, as `trueloop --help` says it.
-        commands: the same for each command in it.
+        package: package with one module per command.
+        name: name of the group on the command line.
+        line: help of the group in `trueloop --help`.
+        commands: name of each command -> its help.
     """
     app = App(name=name, help=line, version_flags=[], result_action="return_value", suppress_keyboard_interrupt=False)
     for command, about in commands.items():

@@ -1,4 +1,4 @@
-"""A run as lines of JSON on standard output, for log collectors: `trueloop train RECIPE --log-format json`."""
+"""Prints a run as lines of JSON, for log collectors: `trueloop train RECIPE --log-format json`."""
 
 import sys
 import time
@@ -10,16 +10,16 @@ from trueloop.core.protocols import Evaluated, RunEvent, RunStarted, UpdatesDone
 from trueloop.runs.journal_lines import encode_line, event_record
 from trueloop.runs.live_progress import Progress
 
-LINE_S: Final = 5.0
-"""Seconds between two lines of progress."""
-BULKY: Final = ("source", "packages", "class_names")
+PROGRESS_INTERVAL_S: Final = 5.0
+"""Seconds between two "progress" lines."""
+LONG_FACTS: Final = ("source", "packages", "class_names")
 
 
 class JsonLines:
-    """Writes one line for each event, at once, and one of "progress" every few seconds; a `Reporter`.
+    """Writes one line per event immediately, and a "progress" line every few seconds; a `Reporter`.
 
-    Events look as they do in the journal, but for what is long: tables, and of the facts the recipe's source and the
-    list of packages. Single updates are in the journal only.
+    Events have the format of the journal, without tables, the recipe's source code, and lists of packages and classes.
+    Only the journal contains single updates.
 
     Args:
         file: where to write; None = standard output.
@@ -29,24 +29,24 @@ class JsonLines:
     def __init__(self, file: TextIO | None = None, *, now: Callable[[], float] = time.time) -> None:
         self._file, self._now = file or sys.stdout, now
         self._progress = Progress()
-        self._began = self._told = now()
+        self._started_s = self._last_line_s = now()
 
     def report(self, event: RunEvent) -> None:
-        """Take one event in, and write what is due."""
+        """Process one event, and write the lines that are due."""
         self._progress.observe(event)
         now = self._now()
         if not isinstance(event, UpdatesDone):
-            self._write(_short(event_record(event, now)))
-        elif now - self._told >= LINE_S:
-            self._told = now
+            self._write(_without_long_facts(event_record(event, now)))
+        elif now - self._last_line_s >= PROGRESS_INTERVAL_S:
+            self._last_line_s = now
             self._write(self._line(now))
         if isinstance(event, RunStarted):
-            self._began = self._told = now
+            self._started_s = self._last_line_s = now
         elif isinstance(event, Evaluated):
-            self._told = now
+            self._last_line_s = now
 
     def close(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: every line is already written."""
 
     def _line(self, now: float) -> dict[str, Any]:
         progress, last = self._progress, self._progress.last
@@ -63,18 +63,18 @@ class JsonLines:
             "examples_per_s": progress.examples_per_s,
             "waiting_share": progress.waiting_share,
             "skipped": progress.skipped,
-            "remaining_s": progress.remaining_s(now - self._began),
+            "remaining_s": progress.remaining_s(now - self._started_s),
         }
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        with suppress(OSError, ValueError):  # the reader is gone; the run is not, and the journal has it all
+        with suppress(OSError, ValueError):  # the reader closed the stream; the run goes on
             self._file.write(encode_line(record))
             self._file.flush()
 
 
-def _short(record: dict[str, Any]) -> dict[str, Any]:
+def _without_long_facts(record: dict[str, Any]) -> dict[str, Any]:
     record.pop("tables", None)
     if "facts" in record:
         facts = cast("Mapping[str, Any]", record["facts"])
-        record["facts"] = {name: fact for name, fact in facts.items() if name not in BULKY}
+        record["facts"] = {name: fact for name, fact in facts.items() if name not in LONG_FACTS}
     return record

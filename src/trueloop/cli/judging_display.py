@@ -1,4 +1,4 @@
-"""How far the judging of an entry is, on a terminal as a bar, elsewhere as a line now and then."""
+"""Shows the progress of judging an entry: as a bar on a terminal, else as one line per stage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trueloop.lab.arena.leaderboard import Row
 
 
 class JudgingDisplay:
-    """Shows one entry from the queue to its verdict.
+    """Shows the progress of one entry until it is judged.
 
     Args:
-        file: where to.
-        quiet: show nothing.
+        file: stream to write to.
+        quiet: True = write nothing.
     """
 
     def __init__(self, file: TextIO, *, quiet: bool = False) -> None:
@@ -31,15 +31,15 @@ class JudgingDisplay:
             disable=quiet or not console.is_terminal,
         )
         self._task = self._bar.add_task("waiting", total=None)
-        self._said = ""
+        self._last_line = ""
 
     def show(self, row: Row, ahead: int) -> None:
-        """Show where the entry is now."""
-        line, done, of = progress_text(row, ahead)
-        self._bar.update(self._task, description=line, completed=done, total=of)
+        """Show the current progress of an entry; `ahead` entries are judged before it."""
+        line, done, seeds = progress_text(row, ahead)
+        self._bar.update(self._task, description=line, completed=done, total=seeds)
         head = line.partition(" · update")[0]
-        if not self._quiet and not self._console.is_terminal and head != self._said:
-            self._said = head
+        if not self._quiet and not self._console.is_terminal and head != self._last_line:
+            self._last_line = head
             self._console.print(head, markup=False, soft_wrap=True)
 
     def __enter__(self) -> JudgingDisplay:
@@ -53,11 +53,11 @@ class JudgingDisplay:
 
 
 def progress_text(row: Row, ahead: int) -> tuple[str, float, int | None]:
-    """Return a line, how many seeds are done, and of how many; None where it still waits."""
+    """Return a line of text, the number of finished seeds and that of all seeds; None if the entry still waits."""
     progress = row.progress
     if "seed" not in progress:
         return f"in the queue, {ahead} ahead" if ahead else "the judge is starting", 0, None
-    place, of = int(progress["seed"]), int(progress["of"])
+    index, seeds = int(progress["seed"]), int(progress["of"])
     update, accuracy = int(progress["update"]), float(progress["accuracy"])
-    ran = "run once more, to compare and to time" if progress.get("again") else f"{accuracy:.1%} held out"
-    return f"seed {place + 1} of {of} · update {update}: {ran}", place, of
+    ran = "run again, to compare and to measure its time" if progress.get("again") else f"{accuracy:.1%} held out"
+    return f"seed {index + 1} of {seeds} · update {update}: {ran}", index, seeds

@@ -1,4 +1,4 @@
-"""`trueloop lab`: the page that shows a training loop."""
+"""`trueloop lab`: serve the page that shows a training loop."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,13 +17,13 @@ def lab_command(
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
     idle_hours: float | None = None,
 ) -> None:
-    """See a training loop, break it, and race in the arena: a page on this machine, on real PyTorch.
+    """Open a page on this machine that shows a real PyTorch training loop, its failures and the arena.
 
     Args:
-        runs: A folder of runs that the page may show.
-        port: Where the page is served on 127.0.0.1; 0 takes a port that is free.
-        browser: Open the page in a browser.
-        idle_hours: End after so many hours without a visitor, while no script runs under `trueloop run --lab`.
+        runs: Folder of the runs that the page may show.
+        port: Port on 127.0.0.1 that serves the page; 0 picks a free port.
+        browser: Open the page in the browser.
+        idle_hours: Stop after this many hours without a visitor or a script under `run --lab`; by default never.
     """
     if idle_hours is not None and not idle_hours > 0:
         raise InvalidConfig(f"idle_hours is {idle_hours:g}.", fix="It must be above 0.")

@@ -1,4 +1,4 @@
-"""`trueloop lint`: silent failures found in the text of programs."""
+"""`trueloop lint`: find silent failures in source code."""
 
 from typing import Annotated
 
@@ -14,11 +14,11 @@ def lint_command(
 ) -> int:
     """Find silent failures in Python files and notebooks, without running them.
 
-    Exit code: 0 clean, or notes only; 1 findings; 2 something could not be judged.
+    Exit code: 0 without findings or with notes only, 1 with findings, 2 if a file could not be checked.
 
     Args:
-        paths: Files and folders; - reads standard input. By default the folder you are in.
-        explain: Print the page of a failure: --explain GRD001.
+        paths: Files and folders to check; - reads standard input. By default the current folder.
+        explain: Print the page of this failure and check nothing: --explain GRD001.
     """
     if explain:
         from trueloop.cli.explain import explain_command

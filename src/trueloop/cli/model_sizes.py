@@ -1,4 +1,4 @@
-"""The sizes of a model and of the machines, as `trueloop plan` takes them."""
+"""Options of `trueloop plan` for the sizes of a model and of the machines."""
 
 from dataclasses import asdict, dataclass
 
@@ -14,38 +14,38 @@ class ModelSizes:
     """The sizes of a transformer and of the machines, as options of the command line."""
 
     parameters: float
-    """Parameters of a transformer, such as 7e9: what it takes in memory, traffic, time and disk."""
+    """Number of parameters of a transformer, such as 7e9, to plan its memory, traffic, time and disk space."""
     layers: Count | None = None
-    """Its blocks; a usual number for its size unless said."""
+    """Number of blocks; by default a usual number for the number of parameters."""
     width: Count | None = None
-    """Features per token; what goes with the blocks unless said."""
+    """Features per token; by default derived from the parameters and blocks."""
     vocabulary: Count = 50_257
-    """Tokens it tells apart."""
+    """Number of tokens in the vocabulary."""
     sequence: Count = 2048
-    """Tokens in a sequence."""
+    """Number of tokens per sequence."""
     micro_batch: Count = 1
     """Sequences per forward pass and device."""
     window: Count = 1
     """Micro-batches per update."""
     devices: Count = 1
-    """Devices that train together."""
+    """Number of devices that train together."""
     precision: Precision = "bf16"
-    """Of the computation."""
+    """Number format of the computation."""
     optimizer: Optimizer = "adamw"
-    """Decides how many moments are kept."""
+    """Optimizer; it determines how many moments are stored per parameter."""
     tokens: float | None = None
-    """Tokens to train on in all."""
+    """Number of tokens of the whole training, for the time of the run."""
     bandwidth: float = 50.0
     """10^9 bytes per second that a device sends and receives."""
     storage: float = 2.0
     """10^9 bytes per second that a device writes to the disk."""
     peak: float | None = None
-    """10^12 operations per second of a device; an H100's unless said."""
+    """10^12 operations per second of a device at its peak; by default that of an H100."""
     utilisation: float = 0.4
-    """Share of the peak that is reached."""
+    """Fraction of the peak that is reached."""
 
     def scale_plan(self) -> Scale:
-        """Return what follows from them."""
+        """Compute memory, traffic, time and disk space from these sizes."""
         renamed = {
             "window": "accumulate",
             "bandwidth": "bandwidth_gb_s",

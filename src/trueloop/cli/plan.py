@@ -1,4 +1,4 @@
-"""`trueloop plan`: the numbers of a training run, each with its formula, and the run drawn as a timeline."""
+"""`trueloop plan`: print the numbers of a training run with their formulas, and its timeline."""
 
 import json as json_format
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from trueloop.cli.plan_page import print_plan
 from trueloop.cli.scale_page import print_scale
 from trueloop.core.arithmetic import plan
 
-ASCII = str.maketrans("█▄·×⋯–•…", "#+_x~-*.")  # for an output that takes nothing else  # noqa: RUF001
+ASCII = str.maketrans("█▄·×⋯–•…", "#+_x~-*.")  # for an output that can only encode ASCII  # noqa: RUF001
 
 
 @Parameter(name="*")
@@ -21,15 +21,15 @@ class Sizes:
     """The sizes of a run, as options of the command line."""
 
     dataset: Count
-    """Examples in the training set."""
+    """Number of examples in the training set."""
     batch: Count
     """Examples per micro-batch, on each process."""
     epochs: Count = 1
-    """Passes over the training set."""
+    """Number of passes over the training set."""
     accumulate: Count = 1
-    """Micro-batches per optimizer update."""
+    """Number of micro-batches per optimizer update."""
     processes: Count = 1
-    """Processes that train together."""
+    """Number of processes that train together."""
     drop_last: Flag = False
     """Leave out the partial batch at the end of every epoch."""
     sample_bytes: Count | None = None
@@ -37,7 +37,7 @@ class Sizes:
 
 
 def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *, json: Flag = False) -> None:
-    """Count the iterations, updates and examples of a training run, or what a model of many parameters takes.
+    """Compute the iterations, updates and examples of a run, or memory, traffic and time of a large model.
 
     Args:
         json: Print one JSON object and nothing else.

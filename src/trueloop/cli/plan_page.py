@@ -1,4 +1,4 @@
-"""The page `trueloop plan` prints: numbers with their formulas, the timeline and its legend, notes."""
+"""Prints the page of `trueloop plan`: numbers with their formulas, the timeline and its legend, notes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ from trueloop.core.formatting import format_count, format_number
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Print the page, no wider than the console."""
-    wide = console.width >= 50  # columns; below that the formulas would squeeze the numbers
+    wide = console.width >= 50  # in columns; a narrower page has no formulas
     columns = [Column(no_wrap=wide), Column(justify="right", style="bold", overflow="fold")]
     if wide:
         columns.append(Column(style="dim", overflow="fold"))
@@ -34,16 +34,16 @@ def _grid(rows: Iterable[tuple[RenderableType, ...]], *columns: Column) -> Table
 
 
 def _number_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each number's name, value and formula; a blank line before those of the whole run."""
-    found = rows(plan)
-    for place, row in enumerate(found):
-        if row.group == "run" and found[place - 1].group != "run":
+    """Yield name, value and formula of each number; a blank line before those of the whole run."""
+    numbers = rows(plan)
+    for index, row in enumerate(numbers):
+        if row.group == "run" and numbers[index - 1].group != "run":
             yield "", "", ""
         yield "  " * row.inner + row.name, row.value, row.formula
 
 
 def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
-    """Pair each mark that is drawn with its meaning."""
+    """Yield each mark of the timeline with its meaning."""
     seen, left_out, window = plan.examples_per_epoch, plan.never_seen_per_epoch, plan.effective_batch
     batch = format_count(plan.batch, "example") + f" on each of {format_number(plan.processes)} processes" * (
         plan.processes > 1
@@ -51,13 +51,13 @@ def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
     partial = f"{format_number(plan.last_batch)} of {format_count(plan.iteration_examples, 'example')}"
     full, last = format_count(window, "example"), format_count(plan.last_window_examples, "example")
     kind = f"the short window of {format_number(plan.last_window)}" if plan.short_last_window else "the last window"
-    for drawn, marks, meaning in (
+    for appears, marks, meaning in (
         (seen >= plan.iteration_examples, FULL, f"iteration: {batch}"),
         (plan.partial_last_batch, PARTIAL, f"partial iteration: {partial}"),
         (seen >= window, full_window(plan), f"window of {format_number(plan.accumulate)}: one update, from {full}"),
         (last != full, last_window(plan), f"{kind}: one update, from {last}"),
-        (plan.short_last_window, MISSING, "iteration that the short window lacks"),
+        (plan.short_last_window, MISSING, "missing iteration of the short window"),
         (left_out, LEFT_OUT, f"left out by drop_last: {format_count(left_out, 'example')}"),
     ):
-        if drawn:
+        if appears:
             yield colour_marks(marks), meaning

@@ -1,4 +1,4 @@
-"""`trueloop predict`: an exported model answers files."""
+"""`trueloop predict`: predict on files with an exported model."""
 
 import json as json_format
 import sys
@@ -18,24 +18,24 @@ def predict_command(
     digest: str = "",
     json: Flag = False,
 ) -> None:
-    """Answer files with an exported model, once its checksums have been verified.
+    """Predict on files with an exported model, after verifying its checksums.
 
     Args:
-        artifact: A folder that `trueloop export` made.
-        inputs: Files, as the model reads them: .csv for tables, .png for pictures, .txt for texts; .npy and .json
-            always; - reads JSON from standard input.
-        raw: Give the model's own numbers as well.
-        digest: Refuse any other artifact: the digest that its export printed, or 12 digits of it.
+        artifact: Folder that `trueloop export` wrote.
+        inputs: Files in the format of the model: .csv for tables, .png for pictures, .txt for texts, or .npy and .json
+            for any model; - reads JSON from standard input.
+        raw: Print the raw model outputs as well.
+        digest: Refuse an artifact with another digest: the one that its export printed, or its first 12 digits.
         json: Print one JSON object and nothing else.
     """
     if not inputs:
-        raise InvalidConfig("There is nothing to answer.", fix="Name files: trueloop predict ARTIFACT INPUT...")
+        raise InvalidConfig("No input files are named.", fix="Pass files: trueloop predict ARTIFACT INPUT...")
     from trueloop.export.exported_model import Model, interpret_outputs
     from trueloop.export.input_files import parse_json_samples, read_samples
 
     model = Model.open(artifact, expected=digest)
     description = model.description
-    found: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     for word in inputs:
         if word == "-":
             samples = parse_json_samples(description, sys.stdin.buffer.read())
@@ -43,17 +43,14 @@ def predict_command(
             samples = read_samples(description, Path(word))
         outputs = model.run(samples)
         answers = [interpret_outputs(description, each, raw=raw) for each in outputs]
-        found += [{"input": word, "sample": place, **each} for place, each in enumerate(answers)]
+        predictions += [{"input": word, "sample": index, **each} for index, each in enumerate(answers)]
     if json:
-        print(
-            json_format.dumps(
-                {"artifact": str(model.artifact.folder), "digest": model.artifact.digest, "answers": found}
-            )
-        )
+        record = {"artifact": str(model.artifact.folder), "digest": model.artifact.digest, "answers": predictions}
+        print(json_format.dumps(record))
         return
-    for each in found:
-        place = f"{each.pop('input')}[{each.pop('sample')}]"
-        print(f"{place}  {'  '.join(f'{name} {_format_value(value)}' for name, value in each.items())}")
+    for each in predictions:
+        label = f"{each.pop('input')}[{each.pop('sample')}]"
+        print(f"{label}  {'  '.join(f'{name} {_format_value(value)}' for name, value in each.items())}")
 
 
 def _format_value(value: Any) -> str:

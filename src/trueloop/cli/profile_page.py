@@ -1,4 +1,4 @@
-"""What `trueloop profile` prints: the split of an update's time, the dearest operations, the bottleneck of backward."""
+"""Prints the page of `trueloop profile`: phases of an update, slowest operations, bottleneck of backward."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from trueloop.core.formatting import format_count, format_duration, replace_unpr
 from trueloop.training.profiling.profile import Operation, Profile
 
 MAX_OPERATIONS: Final = 10
-BAR: Final = 30  # columns of the longest bar
+BAR_WIDTH: Final = 30  # columns of the longest bar
 COLOURS: Final = {"data": "magenta", "forward": "blue", "backward": "yellow", "update": "green", "the rest": "dim"}
 
 
@@ -26,22 +26,22 @@ def print_json(profile: Profile) -> None:
 def print_profile(profile: Profile, name: str, console: Console | None = None) -> None:
     """Print the page."""
     console = console or Console(highlight=False)
-    profiler = profile.profiled_s / profile.update_s
+    slowdown = profile.profiled_s / profile.update_s
     console.print(
         Text.assemble(
             (replace_unprintable(name), "bold"),
             f" on {profile.device}: {format_duration(profile.update_s)} per update, mean of {profile.updates}; "
-            f"the shares below are of {format_duration(profile.profiled_s)} under the profiler ({profiler:.1f} "
+            f"the shares below refer to {format_duration(profile.profiled_s)} under the profiler ({slowdown:.1f} "
             f"times as long).",
         )
     )
     console.print("", _split(profile), "")
-    console.print(_operations(profile, profile.operations, "operation, without those it calls"), "")
+    console.print(_operations(profile, profile.operations, "operation, without nested operations"), "")
     if profile.backward:
         console.print(_operations(profile, profile.backward, "node of the backward pass"), "")
         share = _share(profile.backward[0], profile.backward)
         console.print(
-            Text.assemble("The bottleneck of backward is ", (profile.bottleneck, "bold"), f": {share} of it.")
+            Text.assemble("The bottleneck of the backward pass is ", (profile.bottleneck, "bold"), f": {share} of it.")
         )
     if profile.trace:
         console.print(
@@ -54,9 +54,9 @@ def _split(profile: Profile) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
-    most = max(profile.split.values()) or 1.0
+    largest = max(profile.split.values()) or 1.0
     for part, share in profile.split.items():
-        bar = "█" * round(BAR * share / most)
+        bar = "█" * round(BAR_WIDTH * share / largest)
         table.add_row(part, f"{100 * share:.1f} %", Text(bar, COLOURS.get(part, "")))
     return table
 
@@ -79,6 +79,6 @@ def _operations(profile: Profile, operations: Sequence[Operation], title: str) -
     return table
 
 
-def _share(one: Operation, all_of_them: Sequence[Operation]) -> str:
-    total = sum(each.seconds for each in all_of_them)
-    return f"{100 * one.seconds / total:.0f} %" if total else ""
+def _share(operation: Operation, operations: Sequence[Operation]) -> str:
+    total = sum(each.seconds for each in operations)
+    return f"{100 * operation.seconds / total:.0f} %" if total else ""

@@ -1,4 +1,4 @@
-"""What `trueloop train --help` prints, and the same of the other commands that take a recipe."""
+"""Prints the help of `trueloop train` and of the other commands that take a recipe, if no recipe is named."""
 
 import inspect
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from trueloop.recipes import registry
 def print_recipe_help(
     tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str
 ) -> bool:
-    """Where help is asked for before a recipe is named, print the recipes and a command's own flags.
+    """Print the recipes and the flags of a command if its first word asks for help.
 
     Args:
-        tokens: what was typed behind the command.
-        command: its name.
-        purpose: a sentence.
-        flags: made by `recipe_line.flag`.
-        ends: sentences below.
+        tokens: the words after the command.
+        command: name of the command.
+        purpose: sentence that describes the command.
+        flags: flags of the command, created by `recipe_line.flag`.
+        ends: sentences printed below the flags.
 
     Returns:
-        True where it was asked for.
+        True if the help was printed.
     """
     if not tokens or tokens[0] not in ("--help", "-h"):
         return False
     table = Table.grid(padding=(0, 3, 0, 0))
     for listing in registry.listings():
         table.add_row(f"[cyan]{listing.name}[/]", listing.summary)
-    table.add_row("[cyan]FILE.py:FUNCTION[/]", "A function of yours that returns a Recipe.")
+    table.add_row("[cyan]FILE.py:FUNCTION[/]", "Your own function that returns a Recipe.")
     table.add_row()
     for flag in flags:
         parameter = flag.annotation.__metadata__[0]

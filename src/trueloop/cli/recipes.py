@@ -1,4 +1,4 @@
-"""`trueloop recipes`: what can be trained without writing anything."""
+"""`trueloop recipes`: list the built-in recipes, which train without any code of the user."""
 
 import dataclasses
 import json
@@ -30,4 +30,4 @@ def recipes_command(*, json_: Annotated[bool, Parameter(name="--json", negative=
     console = Console(highlight=False)
     console.print(table)
     console.print("[bold]trueloop train digits[/]                   train one; --help shows every setting")
-    console.print("[bold]trueloop train path/to/recipe.py:build[/]  yours, a function returning a Recipe")
+    console.print("[bold]trueloop train path/to/recipe.py:build[/]  train your own: a function that returns a Recipe")

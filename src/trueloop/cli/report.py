@@ -1,4 +1,4 @@
-"""`trueloop report`: the page and the curves of a run, rebuilt from its journal."""
+"""`trueloop report`: write the report and the curves of a run again from its journal."""
 
 import json as json_format
 from pathlib import Path
@@ -12,10 +12,10 @@ from trueloop.runs.report import write_report
 
 
 def report_command(run: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
-    """Write report.html and curves.png of a run from its journal, and say where they are.
+    """Write report.html and curves.png of a run from its journal, and print their paths.
 
     Args:
-        run: The run's folder.
+        run: Folder of the run.
         json: Print one JSON object and nothing else.
     """
     curves = run / CURVES_NAME

@@ -9,45 +9,45 @@ from trueloop.runs.queries.overview import Overview, Point
 
 
 def started_cell(run: Overview) -> str:
-    """Write when a run began, in the time of this machine."""
+    """Format the start of a run in local time."""
     try:
         return strftime("%Y-%m-%d %H:%M", localtime(run.started_at)) if run.started_at else ""
-    except (OverflowError, ValueError, OSError, TypeError):  # something in the journal that is no time
+    except (OverflowError, ValueError, OSError, TypeError):  # the journal contains an invalid time
         return "unknown"
 
 
 def progress_cell(run: Overview) -> str:
-    """Write how many updates are done, of how many."""
+    """Format the number of finished updates and that of all updates."""
     return f"{run.record['update']}/{run.record['updates'] or '?'}" if not run.problem else ""
 
 
 def duration_cell(run: Overview) -> str:
-    """Write for how long it trained."""
+    """Format the training time of a run."""
     return format_duration(float(run.record["duration_s"])) if not run.problem else ""
 
 
 def best_cell(run: Overview) -> str:
-    """Write the best value of the monitored metric; of a run whose journal does not tell, why."""
+    """Format the best value of the monitored metric, or why the journal cannot be read."""
     metric, mode = run.monitor
     found = run.best(metric, mode)
     return run.problem or (f"{metric} {metric_cell(found)}" if found else "")
 
 
 def metric_cell(point: Point | None) -> str:
-    """Write a value with the update it was measured after."""
+    """Format a value with the number of the update after which it was measured."""
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 
 def value_cell(value: object) -> str:
-    """Write any value."""
+    """Format any value."""
     return format_float(value, 4) if isinstance(value, float) else "" if value is None else str(value)
 
 
 def labels_of(runs: Sequence[Overview]) -> list[str]:
-    """Name runs in one picture or table: by their folder, by its path where two are called alike."""
+    """Return a unique label per run: the name of its folder, or its path if two names are the same."""
     paths: dict[str, set[Path]] = {}
     for run in runs:
         paths.setdefault(run.name, set()).add(run.path.resolve())
     labels = [run.name if len(paths[run.name]) == 1 else str(run.path) for run in runs]
-    before = [labels[:k].count(label) for k, label in enumerate(labels)]
-    return [f"{label} ({nth + 1})" if nth else label for label, nth in zip(labels, before, strict=True)]
+    repeats = [labels[:k].count(label) for k, label in enumerate(labels)]
+    return [f"{label} ({nth + 1})" if nth else label for label, nth in zip(labels, repeats, strict=True)]

@@ -1,4 +1,4 @@
-"""The page of `trueloop plan --parameters`: memory, traffic, time and disk space of a model, with the formulas."""
+"""Prints the page of `trueloop plan --parameters`: memory, traffic, time and disk space, with their formulas."""
 # ruff: noqa: RUF001  # × is meant
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from trueloop.core.formatting import format_duration, format_float, format_numbe
 
 
 def print_scale(made: Scale, console: Console) -> None:
-    """Print the page, at most as wide as the console."""
+    """Print the page, no wider than the console."""
     wide = console.width >= 60
     for title, columns, rows in (
         ("", ("", ""), _input_rows(made)),
@@ -37,12 +37,12 @@ def _input_rows(made: Scale) -> Iterator[Row]:
         "devices",
         format_number(made.devices),
         "",
-        f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_sharding_rows(made)}",
+        f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_micro_batches(made)}",
     )
-    yield "precision", made.precision, "", f"{made.compute_bytes} bytes computed with, {FLOAT32} kept"
+    yield "precision", made.precision, "", f"{made.compute_bytes} bytes per number in computation, {FLOAT32} in storage"
 
 
-def _sharding_rows(made: Scale) -> str:
+def _micro_batches(made: Scale) -> str:
     return f"{made.accumulate} per update" if made.accumulate > 1 else "one per update"
 
 
@@ -54,29 +54,29 @@ def _memory(made: Scale) -> Iterator[Row]:
         format_size(made.parameter_bytes // p),
         f"{FLOAT32} × {n}, / {p}",
     )
-    whole = ", whole until the update" if made.accumulate > 1 else f", / {p}"
+    sharding = ", not sharded until the update" if made.accumulate > 1 else f", / {p}"
     yield (
         "gradients",
         format_size(made.gradient_bytes),
         format_size(made.sharded_gradient_bytes),
-        f"{FLOAT32} × {n}{whole}",
+        f"{FLOAT32} × {n}{sharding}",
     )
     moments = FLOAT32 * MOMENTS[made.optimizer]
     yield "moments", format_size(made.moment_bytes), format_size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
     if made.copy_bytes:
         copies = format_size(made.copy_bytes)
-        yield f"copies in {made.precision}", copies, copies, f"{c} × {n}, autocast's, of whole weights"
+        yield f"copies in {made.precision}", copies, copies, f"{c} × {n}, made by autocast, not sharded"
     yield "gathered", "0 bytes", format_size(made.gathered_bytes), "two blocks, embedding, head; one block's gradients"
-    kept = format_size(made.activation_bytes)
-    yield "activations", kept, kept, f"L s b h ({2 * FLOAT32} + {14 * c}) + s b ({FLOAT32 + c} h + 4 v)"
-    yield "in all", format_size(made.replicated_bytes), format_size(made.sharded_bytes), ""
-    kept = format_size(made.recomputed_activation_bytes)
-    yield "  activations recomputed", kept, kept, f"L s b h {FLOAT32} + one block + head"
+    size = format_size(made.activation_bytes)
+    yield "activations", size, size, f"L s b h ({2 * FLOAT32} + {14 * c}) + s b ({FLOAT32 + c} h + 4 v)"
+    yield "total", format_size(made.replicated_bytes), format_size(made.sharded_bytes), ""
+    size = format_size(made.recomputed_activation_bytes)
+    yield "  activations recomputed", size, size, f"L s b h {FLOAT32} + one block + head"
     yield (
-        "  in all",
+        "  total",
         format_size(made.replicated_recomputed_bytes),
         format_size(made.sharded_recomputed_bytes),
-        "a third more to compute",
+        "a third more computation",
     )
 
 
@@ -85,7 +85,7 @@ def _update(made: Scale) -> Iterator[Row]:
     formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × 4 N + 4 N)"
     yield "sent by a device", format_size(sent), format_size(sharded), formula
     times = format_duration(made.replicated_traffic_s), format_duration(made.sharded_traffic_s)
-    yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, none of it hidden"
+    yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, not overlapped"
     yield (
         "tokens",
         _si(made.tokens_per_update),
@@ -96,17 +96,17 @@ def _update(made: Scale) -> Iterator[Row]:
     peak = f"{made.peak_tflops:g} TFLOP/s × {made.utilisation:g} on {format_number(made.devices)}"
     yield "computation", format_duration(made.compute_s), "", peak
     yield "  recomputed", format_duration(made.recomputed_compute_s), "", "× 4/3"
-    best = format_duration(made.replicated_update_s), format_duration(made.sharded_update_s)
-    yield "at best", *best, "the longer of traffic and computation, the other behind it"
+    fastest = format_duration(made.replicated_update_s), format_duration(made.sharded_update_s)
+    yield "fastest update", *fastest, "the longer of traffic and computation, fully overlapped"
     if made.updates is not None and made.replicated_run_s is not None and made.sharded_run_s is not None:
-        yield "updates in all", format_number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
-        yield "the run, at best", format_duration(made.replicated_run_s), format_duration(made.sharded_run_s), ""
+        yield "updates of the run", format_number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
+        yield "fastest run", format_duration(made.replicated_run_s), format_duration(made.sharded_run_s), ""
 
 
 def _disk(made: Scale) -> Iterator[Row]:
-    written = format_size(made.checkpoint_bytes)
+    size = format_size(made.checkpoint_bytes)
     moments = FLOAT32 * MOMENTS[made.optimizer]
-    yield "checkpoint", written, written, f"({FLOAT32} + {moments}) × {_si(made.parameters)}"
+    yield "checkpoint", size, size, f"({FLOAT32} + {moments}) × {_si(made.parameters)}"
     yield (
         "  written in",
         format_duration(made.checkpoint_s),
@@ -120,7 +120,7 @@ def _disk(made: Scale) -> Iterator[Row]:
             "0 bytes",
             f"a shuffled list would be {format_size(made.order_list_bytes)}",
         )
-        yield "journal", format_size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes an update, where one takes 100 ms"
+        yield "journal", format_size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes per update of 100 ms"
 
 
 def _si(count: int) -> str:

@@ -1,4 +1,4 @@
-"""`trueloop serve`: an exported model answers requests."""
+"""`trueloop serve`: serve an exported model over HTTP."""
 
 import contextlib
 import sys
@@ -23,15 +23,15 @@ def serve_command(
     limits: Annotated[Limits | None, Parameter(name="*")] = None,
     quiet: Flag = False,
 ) -> None:
-    """Answer requests with an exported model: POST /predict; GET /health, /ready, /metrics. Ctrl-C or SIGTERM ends it.
+    """Serve an exported model: POST /predict; GET /health, /ready, /metrics. Ctrl-C or SIGTERM stops it.
 
     Args:
-        artifact: A folder that `trueloop export` made.
-        port: Where requests are taken; 0 takes a port that is free.
-        host: 127.0.0.1 is reached from this machine only. There is no password: put a proxy before any other.
-        threads: Of the model; by default torch's own choice.
-        digest: Refuse any other artifact: the digest that its export printed, or 12 digits of it.
-        quiet: Print no line for each request.
+        artifact: Folder that `trueloop export` wrote.
+        port: Port to listen on; 0 picks a free port.
+        host: Address to listen on. The server has no password: before any but 127.0.0.1, put a proxy.
+        threads: CPU threads of the model; by default PyTorch's choice.
+        digest: Refuse an artifact with another digest: the one that its export printed, or its first 12 digits.
+        quiet: Do not print a line for each request.
     """
     try:
         from trueloop.app.serving.server import create_server, is_loopback, run
@@ -47,18 +47,18 @@ def serve_command(
         raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MAX_THREADS}.")
     if threads:
         torch.set_num_threads(threads)
-    taken = bind_port(port, host=host, command="trueloop serve")
+    listener = bind_port(port, host=host, command="trueloop serve")
     if not is_loopback(host):
-        print(f"warning: {host} is reached from other machines, and anybody there may ask.", file=sys.stderr)
+        print(f"warning: {host} accepts requests from other machines, without a password.", file=sys.stderr)
 
     def log(line: str) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    with contextlib.closing(taken):
+    with contextlib.closing(listener):
         model = Model.open(artifact, expected=digest, threads=threads)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}/predict"
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/predict"
         banner = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
-        made = create_server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
-        run(made, taken, on_ready=lambda: print(banner, flush=True))
+        server = create_server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
+        run(server, listener, on_ready=lambda: print(banner, flush=True))
     print("trueloop serve: stopped.", flush=True)

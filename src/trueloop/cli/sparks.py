@@ -1,4 +1,4 @@
-"""Curves in a terminal: one line of blocks per curve, all curves of a panel on one scale."""
+"""Draws curves in a terminal: one line of blocks per curve, all curves of a panel on one scale."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from trueloop.core.formatting import format_float, replace_unprintable
 from trueloop.runs.panels import Curve, Panel
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-ASCII = "_.-~=+*#"  # for an output that takes nothing else
-_GAP = " "  # where nothing finite was measured
+ASCII = "_.-~=+*#"  # for an output that can only encode ASCII
+_GAP = " "  # where no finite value was measured
 
 
-def draw_panel(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
-    """Draw one panel: its title, then per curve a line of blocks with its least, greatest and newest value.
+def draw_panel(panel: Panel, width: int, blocks: str = BLOCKS) -> Iterator[str]:
+    """Draw one panel: its title, then per curve a line of blocks with its lowest, highest and last value.
 
     Args:
-        panel: with at least one value; its pale curves are left out.
-        most: columns to write to.
-        blocks: from the lowest to the highest.
+        panel: panel with at least one value; its "raw" curves are not drawn.
+        width: number of columns of the drawing.
+        blocks: characters from the lowest to the highest value.
     """
     curves = [curve for curve in panel.curves if curve.y and curve.kind != "raw"]
     last = max((curve.x[-1] for curve in curves), default=0)
@@ -31,32 +31,32 @@ def draw_panel(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
         values = (
             f"{format_float(min(curve.y), 4)} to {format_float(max(curve.y), 4)}, last {format_float(curve.y[-1], 4)}"
         )
-        cells = max(8, most - longest - len(values) - 6)
+        cells = max(8, width - longest - len(values) - 6)
         shares = _shares(curve, cells, (low, high), last, log=panel.log)
         line = "".join(
             _GAP if share is None else blocks[min(len(blocks) - 1, int(share * len(blocks)))] for share in shares
         )
-        shown = name if len(name) <= longest else name[: longest - 1] + "…"
-        yield f"  {shown:<{longest}}  {line:<{cells}}  {values}"
+        label = name if len(name) <= longest else name[: longest - 1] + "…"
+        yield f"  {label:<{longest}}  {line:<{cells}}  {values}"
 
 
 def _shares(curve: Curve, cells: int, ends: tuple[float, float], last: float, *, log: bool) -> Iterator[float | None]:
-    """Cut the updates into as many stretches as there are cells, and give the height of each, in [0, 1]."""
-    stretches: list[list[float]] = [[] for _ in range(cells)]
+    """Divide the updates into one range per cell, and yield the mean height of each range, in [0, 1]."""
+    ranges: list[list[float]] = [[] for _ in range(cells)]
     for x, y in zip(curve.x, curve.y, strict=True):
-        stretches[min(cells - 1, int(x / last * cells)) if last > 0 else 0].append(_height(y, log=log))
+        ranges[min(cells - 1, int(x / last * cells)) if last > 0 else 0].append(_height(y, log=log))
     low, high = ends
-    before: float | None = None
-    for stretch in _up_to_last(stretches):
-        if stretch:
-            share = (sum(stretch) / len(stretch) - low) / (high - low) if high > low else 0.5
-            before = min(1.0, max(0.0, share))
-        yield before  # a metric that is measured seldom holds until it is measured again
+    previous: float | None = None
+    for values in _up_to_last(ranges):
+        if values:
+            share = (sum(values) / len(values) - low) / (high - low) if high > low else 0.5
+            previous = min(1.0, max(0.0, share))
+        yield previous  # a value stays until the metric is measured again
 
 
-def _up_to_last(stretches: Sequence[list[float]]) -> Sequence[list[float]]:
-    filled = [k for k, stretch in enumerate(stretches) if stretch]
-    return stretches[: filled[-1] + 1] if filled else ()
+def _up_to_last(ranges: Sequence[list[float]]) -> Sequence[list[float]]:
+    filled = [k for k, values in enumerate(ranges) if values]
+    return ranges[: filled[-1] + 1] if filled else ()
 
 
 def _height(y: float, *, log: bool) -> float:

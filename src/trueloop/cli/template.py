@@ -1,4 +1,4 @@
-"""`trueloop template slurm RECIPE`: the file that starts a run on a cluster, filled in."""
+"""`trueloop template slurm RECIPE`: write the file that starts a run on a cluster."""
 
 import shlex
 import sys
@@ -15,35 +15,35 @@ from trueloop.core.errors import InvalidConfig
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What the job is given, as options of the command line."""
+    """Resources of the job, as options of the command line."""
 
     nodes: Count = 1
-    """Machines."""
+    """Number of machines."""
     processes: Count = 1
-    """Processes on each machine, one per GPU."""
+    """Number of processes on each machine, one per GPU."""
     gpus: Count | None = None
-    """GPUs of each machine; as many as processes unless said, 0 for none."""
+    """Number of GPUs of each machine, 0 for none; by default one per process."""
     cpus: Count | None = None
-    """Cores of each machine; 8 for each process unless said."""
+    """Number of CPU cores of each machine; by default 8 per process."""
     hours: float = 24.0
-    """Longest time (SLURM)."""
+    """Time limit of the job in hours (SLURM)."""
     image: str = ""
-    """Container image with your code and trueloop in it (Kubernetes); trueloop:cuda unless said, trueloop:cpu without
+    """Container image with your code and trueloop (Kubernetes); by default trueloop:cuda, or trueloop:cpu without
     GPUs."""
     name: str = ""
-    """Name of the job and of its run folder; the recipe's unless said."""
+    """Name of the job and of its run folder; by default that of the recipe."""
 
 
 def template_command(
     kind: Kind, recipe: str, /, *words: str, sizes: Sizes | None = None, output: Path | None = None
 ) -> None:
-    """Write the file that starts a run on a cluster: it is requeued, saves on the stop signal, and continues.
+    """Write the file that starts a run on a cluster. The job saves when it is stopped, is requeued, and resumes.
 
     Args:
-        kind: slurm (an sbatch script), submitit (a Python script), or kubernetes (a manifest).
-        recipe: As for `trueloop train`.
-        words: Settings for `trueloop train`, after a `--`.
-        output: Where to write it; standard output unless said.
+        kind: Kind of file: slurm (an sbatch script), submitit (a Python script), or kubernetes (a manifest).
+        recipe: Recipe, as for `trueloop train`.
+        words: Settings and flags for `trueloop train`, after a `--`.
+        output: New file to write to; by default standard output.
     """
     sizes = sizes or Sizes()
     gpus = sizes.processes if sizes.gpus is None else sizes.gpus

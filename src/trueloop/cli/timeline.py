@@ -1,4 +1,4 @@
-"""A run drawn in text: epochs as rows, windows in brackets, a mark per iteration; shape and colour tell the partial."""
+"""Draws a run as text: one row per epoch, windows in brackets, one mark per iteration."""
 # ruff: noqa: RUF001  # × and – are meant
 
 from collections.abc import Iterator
@@ -10,32 +10,32 @@ from trueloop.core.formatting import format_count, format_number
 
 FULL, PARTIAL, MISSING, LEFT_OUT, MORE = "█", "▄", "·", "×", "⋯"
 STYLES = {FULL: "cyan", PARTIAL: "yellow", MISSING: "yellow", LEFT_OUT: "red", "(": "bold yellow", ")": "bold yellow"}
-WINDOW_DRAWN = 8  # iterations drawn one by one; of a longer window only the ends
-EPOCHS_DRAWN = 4  # enough to see that every epoch is alike
+MAX_WINDOW = 8  # largest window whose iterations are all drawn; a longer window is shortened
+MAX_EPOCHS = 4  # enough to see that all epochs are the same
 
 
 def timeline(plan: Plan, width: int) -> Iterator[Text]:
-    """Draw one row per epoch in `width` columns, leaving out the middle of what does not fit."""
-    hidden = max(0, plan.epochs - EPOCHS_DRAWN)
-    epochs = [*range(1, EPOCHS_DRAWN), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
+    """Draw one row per epoch in `width` columns; the middle of a row that does not fit is left out."""
+    hidden = max(0, plan.epochs - MAX_EPOCHS)
+    epochs = [*range(1, MAX_EPOCHS), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
     indent = len(f"epoch {format_number(plan.epochs)}  ")
     spans = [_span(plan, epoch) for epoch in epochs]
     windows = _windows(plan, width - indent - len(spans[-1]))
-    if indent + len(windows) + len(spans[-1]) > width:  # then the windows say more than the numbers of the updates
+    if indent + len(windows) + len(spans[-1]) > width:  # the windows are more important than the update numbers
         windows, spans = _windows(plan, width - indent), [""] * len(spans)
     rows = [
         Text(f"{f'epoch {format_number(epoch)}':<{indent}}").append_text(colour_marks(windows)).append(span, "dim")
         for epoch, span in zip(epochs, spans, strict=True)
     ]
     if hidden:
-        rows.insert(-1, Text(f"{MORE:<{indent}}{format_count(hidden, 'more epoch')}, all alike", "dim"))
+        rows.insert(-1, Text(f"{MORE:<{indent}}{format_count(hidden, 'more epoch')}, all the same", "dim"))
     for row in rows:
         row.truncate(width, overflow="ellipsis")
         yield row
 
 
 def colour_marks(marks: str) -> Text:
-    """Colour each mark; their shapes tell them apart as well."""
+    """Colour each mark; the marks also differ in shape."""
     return Text.assemble(*((mark, STYLES.get(mark, "dim")) for mark in marks))
 
 
@@ -49,19 +49,19 @@ def _span(plan: Plan, epoch: int) -> str:
     )
 
 
-def _windows(plan: Plan, room: int) -> str:
-    """Draw one epoch: every window if they fit in `room` columns, else the first ones and the last two."""
+def _windows(plan: Plan, width: int) -> str:
+    """Draw one epoch: every window if they fit in `width` columns, else the first ones and the last two."""
     window, last = full_window(plan), last_window(plan) + LEFT_OUT * (plan.never_seen_per_epoch > 0)
     before = plan.updates_per_epoch - 1
     gap = len(f" {MORE} {format_number(before)} more {MORE} ")
-    head = max(1, (room - gap - len(window) - len(last)) // len(window))
-    if before * len(window) + len(last) <= room or before < head + 2:
+    head = max(1, (width - gap - len(window) - len(last)) // len(window))
+    if before * len(window) + len(last) <= width or before < head + 2:
         return window * before + last
     return f"{window * head} {MORE} {format_number(before - head - 1)} more {MORE} {window}{last}"
 
 
 def full_window(plan: Plan) -> str:
-    """Draw a window that holds all of its micro-batches."""
+    """Draw a window with all its micro-batches."""
     return _window(plan, plan.accumulate, partial=0)
 
 
@@ -70,8 +70,8 @@ def last_window(plan: Plan) -> str:
     return _window(plan, plan.last_window, partial=int(plan.partial_last_batch))
 
 
-def _window(plan: Plan, held: int, *, partial: int) -> str:
-    runs = ((FULL, held - partial), (PARTIAL, partial), (MISSING, plan.accumulate - held))
-    short = plan.accumulate > WINDOW_DRAWN
+def _window(plan: Plan, size: int, *, partial: int) -> str:
+    runs = ((FULL, size - partial), (PARTIAL, partial), (MISSING, plan.accumulate - size))
+    short = plan.accumulate > MAX_WINDOW
     marks = "".join(mark + MORE + mark if short and count > 3 else mark * count for mark, count in runs)
-    return f"[{marks}]" if held == plan.accumulate else f"({marks})"
+    return f"[{marks}]" if size == plan.accumulate else f"({marks})"

@@ -1,4 +1,4 @@
-"""`trueloop tune RECIPE`: settings that make it fast and leave its meaning alone, measured here and now."""
+"""`trueloop tune RECIPE`: measure on this machine which settings train fastest with the same result."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,22 +14,22 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.paths import path_exists
 
 FLAGS = (
-    flag("seconds", float, 2.0, "Each attempt is measured for so long."),
-    flag("compiled", bool, False, "Try torch.compile, too; it takes a minute."),
-    flag("write", Path | None, None, "Write what is best as TOML, for trueloop train --config."),
+    flag("seconds", float, 2.0, "Seconds to measure each attempt."),
+    flag("compiled", bool, False, "Try torch.compile as well, which takes about a minute."),
+    flag("write", Path | None, None, "Write the fastest settings to this TOML file, for trueloop train --config."),
     flag("config", Path | None, None, "TOML file of settings; flags override the file."),
     flag("json", bool, False, "Print one JSON object instead of the table."),
 )
 
 
 def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
+    """Measure a recipe with other threads, micro-batches, loader processes and compilation."""
     if print_recipe_help(
         tokens,
         "tune",
-        "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",
+        "Measure a recipe with other threads, micro-batches and loader processes, and print the fastest.",
         FLAGS,
-        "What is learnt stays the same but for rounding; nothing of a run is written.",
+        "The trained model stays the same except for rounding; no run folder is written.",
     ):
         return 0
     spec, recipe, words = load_named_recipe(tokens, "tune")
@@ -41,18 +41,18 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
 
         path: Path | None = flags["write"]
         if path is not None and path_exists(check_writable(path, "file of settings")):
-            raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
+            raise InvalidConfig(f"{str(path)!r} already exists.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
-        given = {**from_file, **overrides}
+        configured = {**from_file, **overrides}
         page = TunePage(quiet=flags["json"])
         tuned = tune_recipe(
-            apply_overrides(recipe, given),
+            apply_overrides(recipe, configured),
             seconds=flags["seconds"],
             compiled=flags["compiled"],
             on_trial=page.trial_done,
         )
         if path is not None:
-            write_output(path, as_toml(given, tuned.chosen), "file of settings")
+            write_output(path, as_toml(configured, tuned.chosen), "file of settings")
         if flags["json"]:
             print_json(tuned)
         else:

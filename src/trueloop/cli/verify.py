@@ -1,4 +1,4 @@
-"""`trueloop verify SPEC`: proofs on a model and its loop."""
+"""`trueloop verify SPEC`: prove properties of a model and its training loop."""
 
 import json as json_format
 import sys
@@ -17,37 +17,37 @@ from trueloop.core.errors import MissingExtra
 @Parameter(name="*", negative=(), show_default=False)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What the user asks for, as options of the command line."""
+    """Options of `trueloop verify`."""
 
     select: Sequence[str] = ()
-    """Prove these only: names or groups, with commas between them."""
+    """Run only these proofs: names or groups, separated by commas."""
     ignore: Sequence[str] = ()
-    """Leave these out."""
+    """Skip these proofs: names or groups, separated by commas."""
     html: Path | None = None
-    """Write a page with plots to this file."""
+    """Write an HTML page with plots to this file."""
     causal: Flag = False
-    """The model may not see the future, though the file does not say so."""
+    """Check that no output depends on later positions, even if the file does not ask for it."""
     verbose: Flag = False
-    """Say of every proof that does not apply why."""
+    """Print why a proof does not apply."""
     list: Flag = False
-    """List the proofs, and prove nothing."""
+    """List the proofs without running them."""
     json: Flag = False
     """Print one JSON object and nothing else."""
 
 
-def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) -> int:
-    """Prove on your own model and loop what is to hold: no leak between samples, exact accumulation, and so on.
+def verify_command(spec: str = "", /, *, options: VerifyOptions | None = None) -> int:
+    """Prove properties of your own model and loop: no leak between samples, exact accumulation, and so on.
 
-    Exit code: 0 all that applies holds, 1 something is broken or could not be judged, 2 wrong usage.
+    Exit code: 0 if all applicable properties hold, 1 if one fails or could not be judged, 2 for wrong usage.
 
     Args:
-        spec: path/to/file.py:build, a function that returns a trueloop.verify.ProofTarget, dict of its fields, a model
-            or a Recipe; or a recipe's name.
+        spec: Name of a recipe, or path/to/file.py:build, a function that returns a trueloop.verify.ProofTarget, a dict
+            of its fields, a model or a Recipe.
     """
-    wishes = wishes or VerifyOptions()
-    if not spec and not wishes.list:
+    options = options or VerifyOptions()
+    if not spec and not options.list:
         raise CycloptsError(
-            msg="Say what to verify: path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
+            msg="Nothing to verify is named: pass path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
         )
     try:
         from trueloop.app.verification.load_target import load_target
@@ -55,16 +55,20 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
         from trueloop.verify import prove
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "torch", "train") from error
-    if wishes.list:
+    if options.list:
         print_list()
         return 0
-    html = wishes.html and check_writable(wishes.html, "page")
-    page = VerifyPage(quiet=wishes.json, verbose=wishes.verbose)
-    with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
-        subject = load_target(spec)
-        subject = replace(subject, causal=True) if wishes.causal else subject
+    html = options.html and check_writable(options.html, "page")
+    page = VerifyPage(quiet=options.json, verbose=options.verbose)
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():  # keeps what the file prints out of the JSON
+        target = load_target(spec)
+        target = replace(target, causal=True) if options.causal else target
         found = prove(
-            subject, select=wishes.select, ignore=wishes.ignore, on_start=page.proof_started, on_end=page.proof_finished
+            target,
+            select=options.select,
+            ignore=options.ignore,
+            on_start=page.proof_started,
+            on_end=page.proof_finished,
         )
     page.print_summary(found)
     ok = all(each.ok for each in found)
@@ -72,7 +76,7 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
         from trueloop.app.verification.html_page import to_html
 
         write_output(html, to_html(found, spec), "page")
-    if wishes.json:
+    if options.json:
         report = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
         print(json_format.dumps(report, indent=2, allow_nan=False))
     return 0 if ok else 1

@@ -122,7 +122,7 @@ def test_what_cannot_be_answered_is_told(artifact, tmp_path, capsys):
         ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
         (["picture.png"], "is not a kind of file that this model takes"),
-        ([], "nothing to answer"),
+        ([], "No input files are named"),
         (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):
         assert main(["predict", str(artifact), *words]) == 1

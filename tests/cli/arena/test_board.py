@@ -17,7 +17,7 @@ def test_who_is_ahead(ask, ask_json, config):
     assert (rows[0]["updates"]["median"], rows[0]["seeds"], rows[0]["config"]["lr"]) == (20, 5, 0.02)
     assert (rows[3]["missed"], rows[4]["disqualified"]) == (2, "GRD007")
     code, out, _ = ask("board")
-    assert "did not reach on 2 of 2 seeds" in out
+    assert "failed on 2 of 2 seeds" in out
     assert "disqualified, GRD007" in out
     assert "20 (20 to 20)" in out
     assert out.count("No entries yet.") == 2
@@ -53,7 +53,7 @@ def test_what_waits_is_told(ask, board_path):
     from trueloop.lab.arena.leaderboard import Leaderboard
 
     submit_entry(Leaderboard(board_path), DIGITS, Entry(), "ada")
-    assert ask("board")[1].splitlines()[-1].endswith(": 2 not judged yet")
+    assert ask("board")[1].splitlines()[-1].endswith(": 2 waiting to be judged")
 
 
 def test_a_board_that_is_not_there_is_not_made(ask, board_path):

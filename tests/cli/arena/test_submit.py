@@ -8,7 +8,7 @@ GOOD = 'track = "digits"\nname = "ada"\noptimizer = "adamw"\nlr = 0.02\nbatch = 
 def test_an_entry_is_judged_and_put_on_the_board(ask, config, made_up_referee):
     code, out, _ = ask("submit", config(GOOD))
     assert code == 0
-    assert "Entry 2. Reached on all 5 seeds; 20 updates in the median." in out
+    assert "Entry 2. Reached the target on all 5 seeds; median: 20 updates." in out
     assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "ada"], ["2", "baseline"]]
     assert {job.track for job in made_up_referee} == {"digits"}
     assert len(made_up_referee) == 10
@@ -38,7 +38,7 @@ def test_an_entry_that_is_not_ranked_exits_with_3(ask, config, line, says):
         ('track = "digits"\nlr = nan', "lr is nan"),
         ('track = "digits"\nbatch = 1000000000', "batch is 1000000000"),
         ('track = "mnist"', "There is no track 'mnist'"),
-        ("lr = 0.1", "No track is named"),
+        ("lr = 0.1", "The track is missing"),
         ("track = 5", "track is 5"),
         (f"track = 0x{'f' * 5000}", "too large to print"),
         (f'track = "digits"\noptimizer = 0x{"f" * 5000}', "too large to print"),

@@ -17,18 +17,22 @@ def test_a_deleted_one_is_named_and_the_next_is_offered(made, ask, ask_json):
     code, out, _ = ask("best")
     assert code == 0
     assert "it is missing: it was removed, or never saved" in out
-    assert "The best one whose checkpoint is whole:" in out
+    assert "The best evaluation with an intact checkpoint:" in out
     code, told = ask_json("best")
     assert code == 0
     assert (told["best"]["update"], told["best"]["verified"]) == (4, False)
-    assert (told["offered"]["update"], told["offered"]["value"], told["offered"]["verified"]) == (6, 0.4, True)
+    assert (told["alternative"]["update"], told["alternative"]["value"], told["alternative"]["verified"]) == (
+        6,
+        0.4,
+        True,
+    )
 
 
 def test_without_any_checkpoint_the_exit_code_says_so(made, ask):
     made.run("a")
     code, out, _ = ask("best")
     assert code == 1
-    assert "No other evaluation of this metric has a whole checkpoint either." in out
+    assert "No other evaluation of this metric has an intact checkpoint either." in out
 
 
 def test_mode_and_recipe(made, ask_json):
@@ -51,5 +55,5 @@ def test_no_runs_at_all_is_an_error(made, ask):
     assert ask("best")[2].startswith("error: There are no runs in ")
     made.run("a")
     assert ask("best", "--recipe", "text")[2] == (
-        f"error: There are no runs of the recipe 'text' in '{made.root}'.\nfix: There are: digits.\n"
+        f"error: There are no runs of the recipe 'text' in '{made.root}'.\nfix: Recipes of these runs: digits.\n"
     )

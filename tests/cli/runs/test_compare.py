@@ -44,4 +44,4 @@ def test_json_and_files(two, ask_json, tmp_path):
 @pytest.mark.parametrize("words", [[], ["a"]])
 def test_one_run_is_too_few(two, ask, words):
     code, _, err = ask("compare", *words)
-    assert (code, err.splitlines()[0]) == (1, "error: There is nothing to compare.")
+    assert (code, err.splitlines()[0]) == (1, "error: Fewer than two runs are named.")

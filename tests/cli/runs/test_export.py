@@ -27,7 +27,7 @@ def test_how_must_be_said(made, ask, words):
     made.run("a")
     code, out, err = ask("export", "a", *words)
     assert (code, out) == (1, "")
-    assert err.startswith("error: How to export is not clear.")
+    assert err.startswith("error: Exactly one output format is needed.")
 
 
 def test_a_file_that_cannot_be_written(made, ask, tmp_path):

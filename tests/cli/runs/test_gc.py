@@ -34,4 +34,4 @@ def test_wishes_that_cannot_be_meant(made, ask):
 def test_what_is_left_alone_is_said(made, ask, made_runs_module):
     made_runs_module.damage(made.run("a", checkpoints=(2, 4, 6)))
     out = ask("gc", "--keep-best", "1")[1]
-    assert out.startswith(f"left alone  {made.root / 'a'}: Line 2 of ")
+    assert out.startswith(f"not removed  {made.root / 'a'}: Line 2 of ")

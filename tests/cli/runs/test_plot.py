@@ -43,7 +43,7 @@ def test_no_run_is_named_and_a_folder_that_is_not_there(two, ask, tmp_path):
 
 def test_a_run_that_has_only_begun(made, ask):
     made.run("a", losses=(), end="")
-    assert ask("plot", "a")[1] == "There is nothing to draw yet.\n"
+    assert ask("plot", "a")[1] == "These runs have no curves yet.\n"
 
 
 def test_nothing_steers_the_terminal(made, ask):

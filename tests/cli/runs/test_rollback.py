@@ -8,7 +8,7 @@ def test_in_words_and_as_json(made, ask, ask_json):
     assert (code, err) == (0, "")
     assert out == (
         f"New run in {new}, at update 4 of {made.root / 'a'}.\n"
-        f"Go on      trueloop train digits --run-dir {new} --epochs 3\n"
+        f"Resume     trueloop train digits --run-dir {new} --epochs 3\n"
     )
     code, told = ask_json("rollback", "a", "--to", "2", "--run-dir", str(made.root / "json"))
     assert code == 0

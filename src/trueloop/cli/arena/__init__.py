@@ -1,4 +1,4 @@
-"""`trueloop arena`: reach a target in the fewest updates; each question in a file of its own, imported when asked."""
+"""`trueloop arena`: commands of the arena. Each has its own module, which is imported when the command runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,16 +10,16 @@ from trueloop.cli.grouped import command_group
 BoardPath = Annotated[Path | None, Parameter(name="--board")]
 
 SUBCOMMANDS = {
-    "tracks": "List the tracks: what is to be reached, and what may be set.",
+    "tracks": "List the tracks: their targets, and the settings of an entry.",
     "submit": "Submit a configuration; the judge runs it on fresh seeds.",
-    "board": "Show who is ahead.",
-    "show": "Tell everything about one entry, or write out its script.",
-    "replay": "Run an entry again: the same updates, the same weights?",
+    "board": "Show the leaderboard.",
+    "show": "Show everything about one entry, or print its script.",
+    "replay": "Run an entry again, and compare its updates and weights.",
 }
 
 
 def arena_app() -> App:
-    """Return the sub-application; nothing of its commands is imported yet."""
+    """Return the sub-application; its commands are imported only when they run."""
     return command_group(
         __name__, name="arena", line="Compete: reach a target accuracy in the fewest updates.", commands=SUBCOMMANDS
     )

@@ -1,4 +1,4 @@
-"""`trueloop arena board`: who is ahead."""
+"""`trueloop arena board`: the leaderboard of each track."""
 
 from dataclasses import asdict
 from json import loads
@@ -14,39 +14,35 @@ from trueloop.runs.journal_lines import encode_line
 
 
 def board_command(*, track: str | None = None, by: By = "updates", board: BoardPath = None, json: Flag = False) -> None:
-    """Show who is ahead: the median over all seeds, with the lowest and the highest.
+    """Show the leaderboard: the median score over all seeds, with the lowest and the highest.
 
-    Entries of one configuration count together. Ranked is who reached the target on every seed. Rows that are not as
-    they were written are refused: they are named, and count for nothing.
+    Entries with the same configuration are ranked as one. Only those that reached the target on every seed get a
+    rank. Rows that were changed after they were written are listed as refused.
 
     Args:
-        track: One track only.
-        by: What to rank by. Time is training time per example, in that of the track's reference loop.
-        board: The board's file; by default the user's own.
+        track: Show only this track; by default all.
+        by: Score to rank by. Time is the training time per example, relative to the track's reference loop.
+        board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
     tracks = list(TRACKS.values()) if track is None else [find_track(track)]
-    base = open_leaderboard(board)
-    rows = {each.name: standings(base.judged_entries(each.name, each.fingerprint), by) for each in tracks}
+    leaderboard = open_leaderboard(board)
+    rows = {each.name: standings(leaderboard.judged_entries(each.name, each.fingerprint), by) for each in tracks}
     if json:
-        boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
-        record = {"board": str(base.path), "by": by, "waiting": base.count_waiting(), "tracks": boards}
-        print(
-            encode_line(
-                record | {"refused": [asdict(each) for track in tracks for each in base.damaged_rows(track.name)]}
-            ),
-            end="",
-        )
+        boards = {name: [as_record(row) for row in standing] for name, standing in rows.items()}
+        record = {"board": str(leaderboard.path), "by": by, "waiting": leaderboard.count_waiting(), "tracks": boards}
+        refused = [asdict(row) for each in tracks for row in leaderboard.damaged_rows(each.name)]
+        print(encode_line(record | {"refused": refused}), end="")
         return
     for each in tracks:
         print_line(f"{each.name}: {each.title}")
         print_line(f"{ranking_table(rows[each.name], by)}\n" if rows[each.name] else "No entries yet.\n")
-        for refused in base.damaged_rows(each.name):
-            print_line(f"Refused: {refused.why}\n")
-    waiting = base.count_waiting()
-    print_line(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
+        for row in leaderboard.damaged_rows(each.name):
+            print_line(f"Refused: {row.why}\n")
+    waiting = leaderboard.count_waiting()
+    print_line(f"{leaderboard.path}{f': {waiting} waiting to be judged' if waiting else ''}")
 
 
 def as_record(row: Standing) -> dict[str, object]:
-    """Return what `--json` tells of a row."""
+    """Return the `--json` record of a row."""
     return {**asdict(row), "config": loads(row.config)}

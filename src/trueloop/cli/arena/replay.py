@@ -1,4 +1,4 @@
-"""`trueloop arena replay`: run an entry again from what the board says of it."""
+"""`trueloop arena replay`: run an entry of the leaderboard again."""
 
 from dataclasses import asdict
 
@@ -13,13 +13,13 @@ from trueloop.runs.journal_lines import encode_line
 
 
 def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False) -> int:
-    """Run every seed of an entry again: does it come to the same updates and, bit by bit, to the same weights?
+    """Run every seed of an entry again, and compare the number of updates and, bit by bit, the weights.
 
-    Exit code: 0 where it does, else 1. On another machine or version of torch the bits may differ honestly.
+    Exit code: 0 if they are the same, else 1. Another machine or torch version may legitimately give other weights.
 
     Args:
-        entry: Its number on the board.
-        board: The board's file; by default the user's own.
+        entry: Number of the entry on the leaderboard.
+        board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
     row = open_leaderboard(board).entry(entry)
@@ -27,26 +27,27 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
 
     def print_seed(seed: SeedReplay) -> None:
         if not json:
-            print_line(line(seed))
+            print_line(format_seed(seed))
 
     with JudgeClient() as judge:
-        again = replay_entry(row, judge, print_seed)
+        replayed = replay_entry(row, judge, print_seed)
     if json:
-        seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
-        print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
-        return 0 if again.same else 1
-    for name, (then, now) in again.differing.items():
-        print_line(f"{name} was {then} then and is {now} now.")
-    print_line("The same, bit by bit." if again.same else "Not the same as then.")
-    return 0 if again.same else 1
+        seeds = [{**asdict(seed), "same": seed.same} for seed in replayed.seeds]
+        record = {"entry": row.id, "same": replayed.same, "seeds": seeds, "differing": replayed.differing}
+        print(encode_line(record), end="")
+        return 0 if replayed.same else 1
+    for name, (then, now) in replayed.differing.items():
+        print_line(f"{name} was {then} originally and is {now} now.")
+    print_line("The weights are the same, bit by bit." if replayed.same else "The original result was different.")
+    return 0 if replayed.same else 1
 
 
-def line(seed: SeedReplay) -> str:
-    """Say how one seed compares."""
+def format_seed(seed: SeedReplay) -> str:
+    """Return a line that compares the two runs of a seed."""
     then, now = seed.then, seed.now
     if seed.same:
         return f"seed {then.seed}: {then.end} at update {then.updates} again, weights {then.digest or '-'}"
     return (
-        f"seed {then.seed}: {then.end} at update {then.updates} with weights {then.digest or '-'} then, "
+        f"seed {then.seed}: {then.end} at update {then.updates} with weights {then.digest or '-'} originally, "
         f"{now.end} at update {now.updates} with weights {now.digest or '-'} now"
     )

@@ -1,4 +1,4 @@
-"""`trueloop arena show`: one entry with its seeds, or its script."""
+"""`trueloop arena show`: one entry with the results of its seeds, or its script."""
 
 import json as json_format
 from datetime import UTC, datetime
@@ -16,12 +16,12 @@ from trueloop.runs.journal_lines import encode_line
 
 
 def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None, json: Flag = False) -> None:
-    """Tell everything about one entry.
+    """Show everything about one entry.
 
     Args:
-        entry: Its number on the board.
-        script: Write out the script that the judge ran on the first seed, and nothing else.
-        board: The board's file; by default the user's own.
+        entry: Number of the entry on the leaderboard.
+        script: Print the script that the judge ran on the first seed, and nothing else.
+        board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
     row = open_leaderboard(board).entry(entry)
@@ -29,17 +29,17 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
     if script:
         track = find_track(row.track)
         if track.fingerprint != row.track_fingerprint:
-            raise BoardError(f"The track {row.track!r} is not what it was when entry {row.id} was handed in.")
+            raise BoardError(f"The track {row.track!r} has changed since entry {row.id} was submitted.")
         print(script_of(track, config, row.seeds[0]), end="")
         return
     if json:
         print(encode_line(as_record(row)), end="")
         return
-    when = datetime.fromtimestamp(row.submitted, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    submitted = datetime.fromtimestamp(row.submitted, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     rows = [
         ["track", row.track],
         ["name", row.name],
-        ["handed in", when],
+        ["submitted", submitted],
         ["settings", format_entry_settings(config)],
         ["versions", ", ".join(f"{name} {version}" for name, version in row.versions.items())],
     ]

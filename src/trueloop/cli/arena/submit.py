@@ -29,34 +29,35 @@ def submit_command(
 ) -> int:
     """Submit a configuration and wait for its result.
 
-    The judge draws fresh seeds, runs the configuration on each under the sanitizer, and judges it by held-out
-    data. Exit code: 0 where it reached the target on every seed, 3 where it did not or was disqualified.
+    The judge picks new random seeds, trains the configuration on each under the sanitizer, and scores it on held-out
+    data. Exit code: 0 if it reached the target on every seed, 3 if it did not or was disqualified.
 
     Args:
-        config: A TOML file: optimizer = "adamw", lr = 0.01 ... `trueloop arena tracks` lists what may be set.
-        track: Which track; else as the file's `track` says.
-        name: Whose entry it is; else as the file's `name` says.
-        board: The board's file; by default the user's own.
+        config: A TOML file: optimizer = "adamw", lr = 0.01 ... `trueloop arena tracks` lists all settings.
+        track: Track to compete on; by default the file's `track`.
+        name: Name on the leaderboard; by default the file's `name`, or else anonymous.
+        board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    given = _read(config)
-    words = given.pop("track", None), given.pop("name", "anonymous")
-    on = find_track(_text("track", track or words[0]))
-    entry, who = parse_entry(given), _text("name", name or words[1])
-    check_installed(on)
-    where = Leaderboard(board or default_leaderboard_path())
-    number = submit_entry(where, on, entry, who)
+    settings = _read(config)
+    file_track, file_name = settings.pop("track", None), settings.pop("name", "anonymous")
+    chosen = find_track(_text("track", track or file_track))
+    entry, author = parse_entry(settings), _text("name", name or file_name)
+    check_installed(chosen)
+    leaderboard = Leaderboard(board or default_leaderboard_path())
+    number = submit_entry(leaderboard, chosen, entry, author)
     with JudgingDisplay(sys.stderr, quiet=json) as display:
-        row = wait_until_judged(where, number, display.show)
+        row = wait_until_judged(leaderboard, number, display.show)
     if json:
         print(encode_line(as_record(row)), end="")
     else:
+        judged = leaderboard.judged_entries(chosen.name, chosen.fingerprint)
         print_line(f"Entry {row.id}. {format_outcome(row)}\n")
-        print_line(ranking_table(standings(where.judged_entries(on.name, on.fingerprint), "updates"), "updates"))
-    return _code(row)
+        print_line(ranking_table(standings(judged, "updates"), "updates"))
+    return _exit_code(row)
 
 
-def _code(row: Row) -> int:
+def _exit_code(row: Row) -> int:
     return {State.REACHED: 0, State.FAILED: 1}.get(row.state, NOT_RANKED)
 
 
@@ -64,13 +65,13 @@ def _read(config: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(config.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidConfig(f"Cannot read {str(config)!r}: {error.strerror}.", fix="Name a TOML file.") from error
-    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, too big a number or too deeply nested
+        raise InvalidConfig(f"Cannot read {str(config)!r}: {error.strerror}.", fix="Pass a TOML file.") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, too large a number or too deep nesting
         raise InvalidConfig(f"{config} is not TOML: {error}.", fix='Write settings: optimizer = "adam".') from error
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        said = f"{name} is {safe_repr(value)}." if value is not None else f"No {name} is named."
-        raise InvalidConfig(said, fix=f"--{name}, or {name} = ... in the file; tracks are {', '.join(TRACKS)}.")
+        problem = f"{name} is {safe_repr(value)}." if value is not None else f"The {name} is missing."
+        raise InvalidConfig(problem, fix=f"Pass --{name}, or set {name} in the file; tracks: {', '.join(TRACKS)}.")
     return value

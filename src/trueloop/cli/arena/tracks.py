@@ -1,4 +1,4 @@
-"""`trueloop arena tracks`: what is to be reached, and what may be set."""
+"""`trueloop arena tracks`: the tracks with their targets, and the settings of an entry."""
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena_entry_text import format_entry_settings
@@ -12,7 +12,7 @@ from trueloop.runs.journal_lines import encode_line
 
 
 def tracks_command(*, json: Flag = False) -> None:
-    """List the tracks, and what an entry may set: the keys of its TOML file.
+    """List the tracks, and the settings that the TOML file of an entry may contain.
 
     Args:
         json: Print one JSON object and nothing else.
@@ -24,11 +24,11 @@ def tracks_command(*, json: Flag = False) -> None:
     for track in TRACKS.values():
         print_line(f"{track.name}: {track.title}")
         print_line(f"    {track.description}")
-        print_line(f"    to beat: {format_entry_settings(track.baseline)}\n")
+        print_line(f"    baseline: {format_entry_settings(track.baseline)}\n")
     rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
     print_line(
         "\n".join(
-            align_columns(["setting", "unless set", "may be", "what it is"], rows, most=terminal_width(), whole={0, 1})
+            align_columns(["setting", "default", "allowed", "meaning"], rows, most=terminal_width(), whole={0, 1})
         )
     )
     print_line(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
@@ -36,7 +36,7 @@ def tracks_command(*, json: Flag = False) -> None:
 
 
 def as_record(track: Track) -> dict[str, object]:
-    """Return what `--json` tells of a track."""
+    """Return the `--json` record of a track."""
     return {
         "name": track.name,
         "title": track.title,

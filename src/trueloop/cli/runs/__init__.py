@@ -1,4 +1,4 @@
-"""`trueloop runs`: questions about runs, each in a file of its own; imported when it is asked."""
+"""`trueloop runs`: commands that query and manage runs. Each has its own module, which is imported when it runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,19 +11,19 @@ Root = Annotated[Path, Parameter(name="--root")]
 
 SUBCOMMANDS = {
     "list": "List runs: filter, sort, as a table or as JSON.",
-    "show": "Tell everything about one run.",
-    "best": "Name the best evaluation of all runs and its checkpoint.",
-    "compare": "Say what differs between runs, and how far each came.",
-    "plot": "Draw the curves of runs: PNG, HTML or in the terminal.",
-    "rollback": "Make a new run that starts at a checkpoint of another.",
+    "show": "Show everything about one run.",
+    "best": "Find the best evaluation of all runs and its checkpoint.",
+    "compare": "Compare the settings, code, data and metrics of runs.",
+    "plot": "Plot the curves of runs: as PNG, as HTML or in the terminal.",
+    "rollback": "Create a new run that starts from a checkpoint of another run.",
     "export": "Write a run as CSV or JSON.",
-    "sync": "Copy to MLflow, TensorBoard or W&B what is missing there.",
-    "gc": "Remove checkpoints and runs that are not wanted; a dry run first.",
+    "sync": "Copy the missing parts of runs to MLflow, TensorBoard or W&B.",
+    "gc": "List checkpoints and runs to clean up; with --yes, remove them.",
 }
 
 
 def runs_app() -> App:
-    """Return the sub-application; nothing of its commands is imported yet."""
+    """Return the sub-application; its commands are imported only when they run."""
     return command_group(
-        __name__, name="runs", line="Ask what runs did: list, compare, plot, roll back.", commands=SUBCOMMANDS
+        __name__, name="runs", line="Query and manage runs: list, compare, plot, roll back.", commands=SUBCOMMANDS
     )

@@ -1,4 +1,4 @@
-"""`trueloop runs best`: the best evaluation of all runs, its checkpoint, and whether that can be used."""
+"""`trueloop runs best`: the best evaluation of all runs, and whether its checkpoint can be used."""
 
 from pathlib import Path
 from typing import Literal
@@ -23,55 +23,55 @@ def best_command(
     root: Root = Path("runs"),
     json: Flag = False,
 ) -> int:
-    """Name the best evaluation over all runs, and its checkpoint, every byte of which is checked.
+    """Find the best evaluation of all runs and verify the checksums of its checkpoint.
 
-    Every evaluation of every run counts. Where its checkpoint is missing or damaged, the best one whose is not is
-    offered as well. Exit code: 0 where there is a checkpoint to use, else 1.
+    Every evaluation of every run counts. If the checkpoint is missing or damaged, the best evaluation with an intact
+    checkpoint is printed as well. Exit code: 0 if there is an intact checkpoint, else 1.
 
     Args:
-        metric: As the journal names it: val/loss, val/accuracy.
-        mode: Whether less or more is better; else as the runs monitor it, or as its name says.
-        recipe: Only runs of this recipe.
-        root: Where the runs lie.
+        metric: Name of the metric in the journal: val/loss, val/accuracy.
+        mode: Whether a smaller or larger value is better; by default as the runs monitor it, or by its name.
+        recipe: Consider only runs of this recipe.
+        root: Folder of the runs.
         json: Print one JSON object and nothing else.
     """
     runs = _runs(root, recipe)
     found = find_best(runs, metric, mode or require_mode(metric, runs))
     if json:
-        offered = found.alternative.as_json() if found.alternative else None
-        print(
-            encode_line({"metric": metric, "mode": found.mode, "best": found.best.as_json(), "offered": offered}),
-            end="",
-        )
+        other = found.alternative.as_json() if found.alternative else None
+        record = {"metric": metric, "mode": found.mode, "best": found.best.as_json(), "alternative": other}
+        print(encode_line(record), end="")
     else:
         _print(metric, found.best)
         if found.alternative:
-            print_line("\nThe best one whose checkpoint is whole:\n")
+            print_line("\nThe best evaluation with an intact checkpoint:\n")
             _print(metric, found.alternative)
         elif found.best.problem:
-            print_line("\nNo other evaluation of this metric has a whole checkpoint either.")
+            print_line("\nNo other evaluation of this metric has an intact checkpoint either.")
     return 0 if not found.best.problem or found.alternative else 1
 
 
 def _runs(root: Path, recipe: str | None) -> list[Overview]:
-    found = load_overviews(root)
-    if not found:
-        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
-    runs = [run for run in found if recipe in (None, run.recipe)]
+    all_runs = load_overviews(root)
+    if not all_runs:
+        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Pass the folder of the runs with --root.")
+    runs = [run for run in all_runs if recipe in (None, run.recipe)]
     if not runs:
-        known = ", ".join(sorted({run.recipe for run in found if run.recipe}))
-        raise InvalidConfig(f"There are no runs of the recipe {recipe!r} in {str(root)!r}.", fix=f"There are: {known}.")
+        names = ", ".join(sorted({run.recipe for run in all_runs if run.recipe}))
+        raise InvalidConfig(
+            f"There are no runs of the recipe {recipe!r} in {str(root)!r}.", fix=f"Recipes of these runs: {names}."
+        )
     return runs
 
 
-def _print(metric: str, answer: EvaluatedCheckpoint) -> None:
+def _print(metric: str, evaluated: EvaluatedCheckpoint) -> None:
     rows = [
-        [metric, format_float(answer.point.value, 6)],
-        ["run", answer.run.name],
-        ["epoch", str(answer.point.epoch)],
-        ["update", str(answer.point.update)],
-        ["state", answer.run.state],
-        ["checkpoint", str(answer.checkpoint)],
-        ["checksums", answer.problem or "verified, every byte"],
+        [metric, format_float(evaluated.point.value, 6)],
+        ["run", evaluated.run.name],
+        ["epoch", str(evaluated.point.epoch)],
+        ["update", str(evaluated.point.update)],
+        ["state", evaluated.run.state],
+        ["checkpoint", str(evaluated.checkpoint)],
+        ["checksums", evaluated.problem or "verified, every byte"],
     ]
-    print_line("\n".join(align_columns(["", ""], rows)))  # not shortened: the path is to be copied
+    print_line("\n".join(align_columns(["", ""], rows)))  # not shortened, so that the path can be copied

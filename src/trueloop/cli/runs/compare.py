@@ -1,4 +1,4 @@
-"""`trueloop runs compare`: what differs between runs, and how far each came."""
+"""`trueloop runs compare`: what differs between runs, and the best and last values of their metrics."""
 
 from pathlib import Path
 from typing import Any
@@ -26,60 +26,60 @@ from trueloop.runs.queries.resolve import find_run
 def compare_command(
     *runs: str, png: Path | None = None, html: Path | None = None, root: Root = Path("runs"), json: Flag = False
 ) -> None:
-    """Print what differs between runs in settings, code, data and environment, and what they measured.
+    """Compare runs: their metrics, and what differs in settings, code, data and environment.
 
     Args:
-        runs: Two or more: paths, names, or the beginning of a name or run id.
-        png: Draw their curves over each other into this file.
-        html: The same as a page, with the tables.
-        root: Where runs lie that are named without a path.
+        runs: Two or more runs, each by path, name, or the beginning of a name or run id.
+        png: Draw the curves of all runs into this PNG file.
+        html: Write the curves and the tables to this HTML file.
+        root: Folder in which runs are looked up by name.
         json: Print one JSON object and nothing else.
     """
     if len(runs) < 2:
-        raise InvalidConfig("There is nothing to compare.", fix="Name two runs: trueloop runs compare A B.")
-    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
-    histories = [read_journal(run.path) for run in seen]
-    differ = find_differences(histories)
-    named: dict[str, Mode | None] = {name: metric_mode(name, seen) for run in seen for name in run.metrics}
+        raise InvalidConfig("Fewer than two runs are named.", fix="Name two runs: trueloop runs compare A B.")
+    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
+    histories = [read_journal(run.path) for run in overviews]
+    differences = find_differences(histories)
+    named: dict[str, Mode | None] = {name: metric_mode(name, overviews) for run in overviews for name in run.metrics}
     metrics = compare_metrics(histories, {**named, **metric_modes(histories)})
-    drawn = dict(zip(labels_of(seen), histories, strict=True))
+    labelled = dict(zip(labels_of(overviews), histories, strict=True))
     if png:
-        save_png(drawn, png)
+        save_png(labelled, png)
     if html:
-        save_html(drawn, html, differences=differ, metrics=metrics)
+        save_html(labelled, html, differences=differences, metrics=metrics)
     if json:
-        print(encode_line(_record(seen, differ, metrics, files=[png, html])), end="")
+        print(encode_line(_record(overviews, differences, metrics, files=[png, html])), end="")
         return
-    _print(list(drawn), differ, metrics)
+    _print(list(labelled), differences, metrics)
     for word, file in (("png", png), ("html", html)):
         if file:
             print_line(f"{word}  {file}")
 
 
 def _record(
-    seen: list[Overview], differ: list[Difference], metrics: list[MetricComparison], *, files: list[Path | None]
+    runs: list[Overview], differences: list[Difference], metrics: list[MetricComparison], *, files: list[Path | None]
 ) -> dict[str, Any]:
-    def points(found: Any) -> list[Any]:
-        return [point and point._asdict() for point in found]
+    def points(values: Any) -> list[Any]:
+        return [point and point._asdict() for point in values]
 
     return {
-        "runs": [run.as_json() for run in seen],
-        "differences": [{"group": each.group, "name": each.name, "values": list(each.values)} for each in differ],
+        "runs": [run.as_json() for run in runs],
+        "differences": [{"group": each.group, "name": each.name, "values": list(each.values)} for each in differences],
         "metrics": [{"metric": each.metric, "best": points(each.best), "last": points(each.last)} for each in metrics],
         "files": [str(file) for file in files if file],
     }
 
 
-def _print(labels: list[str], differ: list[Difference], metrics: list[MetricComparison]) -> None:
+def _print(labels: list[str], differences: list[Difference], metrics: list[MetricComparison]) -> None:
     columns = terminal_width()
     rows = [
-        [each.metric, word, *map(format_point, found)]
+        [each.metric, word, *map(format_point, points)]
         for each in metrics
-        for word, found in (("best", each.best), ("last", each.last))
+        for word, points in (("best", each.best), ("last", each.last))
     ]
     print_line("\n".join(align_columns(["metric", "", *labels], rows, most=columns)) + "\n")
-    for group in dict.fromkeys(each.group for each in differ):
-        rows = [[each.name, *map(format_value, each.values)] for each in differ if each.group == group]
+    for group in dict.fromkeys(each.group for each in differences):
+        rows = [[each.name, *map(format_value, each.values)] for each in differences if each.group == group]
         print_line("\n".join(align_columns([group, *labels], rows, most=columns)) + "\n")
-    if not differ:
+    if not differences:
         print_line("Nothing differs in settings, code, data or environment.")

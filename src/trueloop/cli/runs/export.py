@@ -28,18 +28,18 @@ def export_command(
 
     Args:
         run: A path, a name, or the beginning of a name or run id.
-        csv: Write a row per update into this file, - for standard output.
-        root: Where a run lies that is named without a path.
+        csv: Write one row per update to this file; - is standard output.
+        root: Folder in which a run is looked up by name.
         json: Print one JSON object: updates, evaluations, checkpoints, notes, settings.
     """
     if (csv is None) != json or (csv or "").startswith("--"):
         raise InvalidConfig(
-            "How to export is not clear.", fix="Say either --csv FILE (- for standard output) or --json."
+            "Exactly one output format is needed.", fix="Pass either --csv FILE (- for standard output) or --json."
         )
-    seen = require_readable(read_overview(find_run(run, root)))
-    history = read_journal(seen.path)
+    overview = require_readable(read_overview(find_run(run, root)))
+    history = read_journal(overview.path)
     if json:
-        write_json(seen, history, sys.stdout)
+        write_json(overview, history, sys.stdout)
     elif csv == "-":
         write_csv(history, sys.stdout)
     else:

@@ -1,4 +1,4 @@
-"""`trueloop runs gc`: what may go from a runs folder, and with --yes its removal."""
+"""`trueloop runs gc`: list the checkpoints and runs that can be removed, and remove them with --yes."""
 
 import json as json_format
 from pathlib import Path
@@ -22,32 +22,32 @@ def gc_command(
     root: Root = Path("runs"),
     json: Flag = False,
 ) -> None:
-    """Say which checkpoints and runs may go and how many bytes that frees; with --yes, remove them.
+    """List the checkpoints and runs that can be removed, and their sizes; with --yes, remove them.
 
-    Never removed: the best checkpoint by a metric that was monitored, the last checkpoint of a run, anything of a run
-    that is training, and files that are not a run's own.
+    Never removed: the best checkpoint by each monitored metric, the last checkpoint of a run, anything of a run that
+    is training, and files that trueloop did not write.
 
     Args:
-        runs: Only these; by default all below the root.
-        keep_best: Of each run, keep only so many best checkpoints by each monitored metric, and the last one.
-        unfinished: Remove runs that ended unfinished and left no checkpoint to go on from.
-        older_than: Only what was not written to for so many days.
-        yes: Do it. Without, nothing is changed.
-        root: Where the runs lie.
+        runs: Clean up only these runs; by default all runs in the root.
+        keep_best: Number of best checkpoints to keep per run and monitored metric, besides the last one.
+        unfinished: Remove runs that stopped before their end and have no checkpoint to resume from.
+        older_than: Clean up only runs whose journal was last written at least this many days ago; by default all.
+        yes: Remove the listed items. Without this flag, nothing is changed.
+        root: Folder of the runs.
         json: Print one JSON object and nothing else.
     """
-    wishes = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
-    wishes.check()
-    seen = [read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or load_overviews(
-        root
-    )
-    plan = (clean_up if yes else plan_cleanup)(seen, root, wishes)
+    options = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
+    options.check()
+    overviews = [
+        read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)
+    ] or load_overviews(root)
+    plan = (clean_up if yes else plan_cleanup)(overviews, root, options)
     if json:
         record = {
             "removed": yes,
             "bytes": sum(item.bytes for item in plan.items),
             "items": [item.as_json() for item in plan.items],
-            "spared": [{"path": str(path), "reason": reason} for path, reason in plan.skipped],
+            "skipped": [{"path": str(path), "reason": reason} for path, reason in plan.skipped],
         }
         print(json_format.dumps(record))
         return
@@ -58,16 +58,18 @@ def _print(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
         print_line(
-            "\n".join(align_columns(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=terminal_width()))
+            "\n".join(
+                align_columns(["item", "size", "path", "reason"], rows, right={1}, whole={2}, most=terminal_width())
+            )
         )
     for path, reason in plan.skipped:
-        print_line(replace_unprintable(f"left alone  {path}: {reason}"))
+        print_line(replace_unprintable(f"not removed  {path}: {reason}"))
     summary = f"{format_count(len(rows), 'item')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
         print_line(f"Removed {summary}.")
     else:
         print_line(
-            f"Nothing was changed. To remove {summary}: the same command with --yes."
+            f"Nothing was changed. To remove {summary}, run the same command with --yes."
             if rows
             else "Nothing would be removed."
         )

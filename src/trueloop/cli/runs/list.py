@@ -16,7 +16,7 @@ from trueloop.runs.queries.filters import FIELDS, field_getter, filter_runs, par
 from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Overview
 
-DEFAULT_LIMIT = 50  # rows of a table without --limit
+DEFAULT_LIMIT = 50  # rows of the table if --limit is not passed
 
 
 def list_command(
@@ -32,12 +32,12 @@ def list_command(
     """List runs, the newest first.
 
     Args:
-        filters: Only runs that meet this: 'val/loss<0.1', 'recipe=digits', 'config.optim.lr>=0.001'. Repeatable.
-        state: Only runs in this state: running, finished, killed ...
-        sort: By started, name, any other field, a metric (its best first) or a setting.
-        reverse: The other way round.
-        limit: At most so many; 0 = all. By default 50 in a table, all with --json.
-        root: Where the runs lie.
+        filters: List only runs that match: 'val/loss<0.1', 'recipe=digits', 'config.optim.lr>=0.001'. Repeatable.
+        state: List only runs in this state: running, finished, killed ...
+        sort: Sort by started, name, any other field, a metric (best value first) or a setting.
+        reverse: Reverse the order.
+        limit: Largest number of runs to list; 0 = all. By default 50 in a table, and all with --json.
+        root: Folder of the runs.
         json: Print one JSON list and nothing else.
     """
     conditions = [parse_condition(text) for text in filters or ()]
@@ -45,30 +45,31 @@ def list_command(
     runs = load_overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
     if state is not None:
         conditions.append(state_condition(state, runs))
-    found = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
-    most = limit if limit is not None else 0 if json else DEFAULT_LIMIT
-    shown = found[:most] if most > 0 else found
+    matching = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
+    max_runs = limit if limit is not None else 0 if json else DEFAULT_LIMIT
+    listed = matching[:max_runs] if max_runs > 0 else matching
     if json:
-        print(encode_line([run.as_json() for run in shown]), end="")
+        print(encode_line([run.as_json() for run in listed]), end="")
         return
-    asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
-    _print(shown, {name: [value_cell(field_getter(name, runs)(run)) for run in shown] for name in asked})
-    more = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
-    print_line(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{more}")
+    extra = [name for name in dict.fromkeys(names) if name not in FIELDS]
+    _print(listed, {name: [value_cell(field_getter(name, runs)(run)) for run in listed] for name in extra})
+    hidden = len(matching) - len(listed)
+    more = f" {format_count(hidden, 'more run')}: --limit 0." if hidden else ""
+    print_line(f"{format_count(len(listed), 'run')} of {len(runs)} in {root}.{more}")
 
 
-def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
-    shown = {
+def _print(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
+    columns = {
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
         "started": [started_cell(run) for run in runs],
         "update": [progress_cell(run) for run in runs],
         "time": [duration_cell(run) for run in runs],
-        **asked,
+        **extra,
     }
-    if not all(run.monitor[0] in asked for run in runs):
-        shown["best"] = [best_cell(run) for run in runs]
+    if not all(run.monitor[0] in extra for run in runs):
+        columns["best"] = [best_cell(run) for run in runs]
     if runs:
-        rows = list(zip(*shown.values(), strict=True))
-        right = range(3, 5 + len(asked))
-        print_line("\n".join(align_columns(list(shown), rows, right=right, whole={0}, most=terminal_width())))
+        rows = list(zip(*columns.values(), strict=True))
+        right = range(3, 5 + len(extra))
+        print_line("\n".join(align_columns(list(columns), rows, right=right, whole={0}, most=terminal_width())))

@@ -1,4 +1,4 @@
-"""`trueloop runs plot`: the curves of runs as a picture, a page, or lines of blocks in the terminal."""
+"""`trueloop runs plot`: the curves of runs as a PNG, an HTML page, or lines of blocks in the terminal."""
 
 from pathlib import Path
 
@@ -18,21 +18,21 @@ from trueloop.runs.queries.resolve import find_run
 def plot_command(
     *runs: str, png: Path | None = None, html: Path | None = None, root: Root = Path("runs"), json: Flag = False
 ) -> None:
-    """Draw the curves of one run, or of several over each other; without a file, in the terminal.
+    """Plot the curves of one or several runs; in the terminal if neither --png nor --html is passed.
 
     Args:
-        runs: Paths, names, or the beginning of a name or run id.
-        png: Draw into this picture.
-        html: Draw into this page, which needs no network.
-        root: Where runs lie that are named without a path.
-        json: Print one JSON object with the points that are drawn and the files that were written.
+        runs: Runs to plot, each by path, name, or the beginning of a name or run id.
+        png: Write the plots to this PNG file.
+        html: Write the plots to this HTML page, which needs no network.
+        root: Folder in which runs are looked up by name.
+        json: Print one JSON object with the plotted points and the written files.
     """
     if not runs:
         raise InvalidConfig(
-            "No run is named.", fix="trueloop runs plot RUN; `trueloop runs list` shows which there are."
+            "No run is named.", fix="Run `trueloop runs plot RUN`; `trueloop runs list` lists the runs."
         )
-    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
-    histories = dict(zip(labels_of(seen), (read_journal(run.path) for run in seen), strict=True))
+    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
+    histories = dict(zip(labels_of(overviews), (read_journal(run.path) for run in overviews), strict=True))
     if png:
         save_png(histories, png)
     if html:
@@ -40,7 +40,7 @@ def plot_command(
     files = {word: str(file) for word, file in (("png", png), ("html", html)) if file}
     panels = run_panels(histories)
     if json:
-        shown = [
+        records = [
             {
                 "name": panel.name,
                 "title": panel.title,
@@ -48,7 +48,7 @@ def plot_command(
             }
             for panel in panels
         ]
-        print(encode_line({"files": files, "panels": shown}), end="")
+        print(encode_line({"files": files, "panels": records}), end="")
         return
     for word, file in files.items():
         print_line(f"{word}  {file}")
@@ -56,5 +56,5 @@ def plot_command(
         blocks = BLOCKS if can_encode(BLOCKS) else ASCII
         print_line(
             "\n\n".join("\n".join(draw_panel(panel, terminal_width() or 100, blocks)) for panel in panels)
-            or "There is nothing to draw yet."
+            or "These runs have no curves yet."
         )

@@ -1,4 +1,4 @@
-"""`trueloop runs rollback`: a new run that starts where another one was."""
+"""`trueloop runs rollback`: create a new run that starts from a checkpoint of another run."""
 
 import shlex
 from pathlib import Path
@@ -14,21 +14,21 @@ from trueloop.runs.queries.resolve import find_run
 def rollback_command(
     run: str, *, to: str, run_dir: Path | None = None, root: Root = Path("runs"), json: Flag = False
 ) -> None:
-    """Make a new run folder that starts from a checkpoint of a run; that run is only read, and may be training.
+    """Create a run folder that starts from a checkpoint of a run. The old run is only read, and may be training.
 
     Args:
-        run: A path, a name, or the beginning of a name or run id.
-        to: best, last, or the number of an update that has a checkpoint.
-        run_dir: The new run's folder; by default the old name with the current time, next to the old one.
-        root: Where a run lies that is named without a path.
+        run: The old run: a path, a name, or the beginning of a name or run id.
+        to: Checkpoint to start from: best, last, or the number of an update that has a checkpoint.
+        run_dir: Folder of the new run; by default next to the old one, with its name and the current time.
+        root: Folder in which a run is looked up by name.
         json: Print one JSON object and nothing else.
     """
-    made = roll_back(find_run(run, root), to, run_dir)
+    new = roll_back(find_run(run, root), to, run_dir)
     if json:
-        print(as_json(made))
+        print(as_json(new))
         return
-    print_line(replace_unprintable(f"New run in {made.run_dir}, at update {made.checkpoint.update} of {made.source}."))
-    for note in made.notes:
+    print_line(replace_unprintable(f"New run in {new.run_dir}, at update {new.checkpoint.update} of {new.source}."))
+    for note in new.notes:
         print_line(replace_unprintable(note))
-    if made.command:
-        print_line(f"Go on      {replace_unprintable(shlex.join(made.command))}")
+    if new.command:
+        print_line(f"Resume     {replace_unprintable(shlex.join(new.command))}")

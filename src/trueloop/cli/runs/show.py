@@ -1,4 +1,4 @@
-"""`trueloop runs show`: everything that is known of one run, on a page or as JSON."""
+"""`trueloop runs show`: everything that is known about one run, as tables or as JSON."""
 
 from pathlib import Path
 from typing import Any
@@ -17,36 +17,36 @@ from trueloop.runs.queries.ranking import metric_mode
 from trueloop.runs.queries.resolve import find_run
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 
-NOTES = 10  # shown without --json; the journal has them all
-APART = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
+MAX_NOTES = 10  # number of newest notes printed without --json
+NOT_ENVIRONMENT = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
 
 
 def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> None:
-    """Tell everything about one run: state, metrics, checkpoints on disk, notes, settings, code, data, environment.
+    """Show everything about one run: state, metrics, checkpoints, notes, settings, code, data, environment.
 
     Args:
-        run: A path, a name, or the beginning of a name or run id.
-        root: Where a run lies that is named without a path.
+        run: The run: a path, a name, or the beginning of a name or run id.
+        root: Folder in which a run is looked up by name.
         json: Print one JSON object and nothing else.
     """
-    seen = require_readable(read_overview(find_run(run, root)))
-    history = read_journal(seen.path)
-    folder = CheckpointFolder(seen.path / "checkpoints", writing=False)
+    overview = require_readable(read_overview(find_run(run, root)))
+    history = read_journal(overview.path)
+    folder = CheckpointFolder(overview.path / "checkpoints", writing=False)
     checkpoints, problems = folder.checkpoints(), folder.problems()
     if json:
-        there = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
+        saved = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
         notes = [{"update": n.update, "kind": n.kind, "message": n.message} for n in history.notes]
-        more: dict[str, Any] = {"checkpoints": there, "problems": problems, "notes": notes, "facts": history.facts}
-        print(encode_line(seen.as_json() | more), end="")
+        more: dict[str, Any] = {"checkpoints": saved, "problems": problems, "notes": notes, "facts": history.facts}
+        print(encode_line(overview.as_json() | more), end="")
         return
-    _table("", ["", ""], _head(seen, history))
-    _table("Metrics", ["", "best", "last"], [_metric(seen, name) for name in seen.metrics])
-    _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
+    _table("", ["", ""], _head(overview, history))
+    _table("Metrics", ["", "best", "last"], [_metric(overview, name) for name in overview.metrics])
+    _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(overview, each) for each in checkpoints])
     for problem in problems:
         print_line(f"  {replace_unprintable(problem)}")
-    _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
+    _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-MAX_NOTES:]])
     _table("Settings", ["", ""], _pairs(flat_settings(history)))
-    rest = flatten({name: value for name, value in history.facts.items() if name not in APART})
+    rest = flatten({name: value for name, value in history.facts.items() if name not in NOT_ENVIRONMENT})
     _table("Code, data, environment", ["", ""], _pairs(rest))
 
 
@@ -63,26 +63,26 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
         print_line(f"  {line}")
 
 
-def _head(seen: Overview, history: History) -> list[list[str]]:
+def _head(overview: Overview, history: History) -> list[list[str]]:
     processes = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     pairs = {
-        "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe,
-        "state": seen.state, "started": started_cell(seen),
-        "update": f"{progress_cell(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
-        "time": duration_cell(seen) + processes, "best": best_cell(seen),
+        "run": overview.name, "path": str(overview.path), "run id": overview.run_id, "recipe": overview.recipe,
+        "state": overview.state, "started": started_cell(overview),
+        "update": f"{progress_cell(overview)}, epoch {overview.record['epoch']}/{overview.record['epochs']}",
+        "time": duration_cell(overview) + processes, "best": best_cell(overview),
         "skipped": str(len(history.skipped) or "none"),
     }  # fmt: skip
     return [[name, value] for name, value in pairs.items()]
 
 
-def _metric(seen: Overview, name: str) -> list[str]:
-    mode = metric_mode(name, [seen])
-    return [name, metric_cell(seen.best(name, mode)) if mode else "", metric_cell(seen.last(name))]
+def _metric(overview: Overview, name: str) -> list[str]:
+    mode = metric_mode(name, [overview])
+    return [name, metric_cell(overview.best(name, mode)) if mode else "", metric_cell(overview.last(name))]
 
 
-def _checkpoint(seen: Overview, each: Checkpoint) -> list[str]:
-    metric, mode = seen.monitor
-    found = seen.best(metric, mode)
+def _checkpoint(overview: Overview, each: Checkpoint) -> list[str]:
+    metric, mode = overview.monitor
+    found = overview.best(metric, mode)
     text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
     text += " (best)" if found and found.update == each.update else ""
     return [str(each.update), str(each.epoch), text, each.path.name]

@@ -1,4 +1,4 @@
-"""`trueloop runs sync`: what a store lacks of runs is copied there from their journals."""
+"""`trueloop runs sync`: copy from the journals of runs what a tracking store lacks."""
 
 import json as json_format
 import os
@@ -22,16 +22,16 @@ _OUTCOME_TEXT = {
 def sync_command(
     *runs: str, store: str | None = None, again: Flag = False, root: Root = Path("runs"), json: Flag = False
 ) -> int:
-    """Copy to a store what is missing there of runs: after it was down, or to have old runs in it.
+    """Copy runs to a tracking store, such as runs that trained while the store was down.
 
-    Nothing is there twice, however often this is done. Exit code: 0, or 1 where a run could not be copied.
+    Only missing parts are copied, so repeating the command is safe. Exit code: 0, or 1 if a run could not be copied.
 
     Args:
-        runs: Paths, names, or the beginning of a name or run id; none = all runs below the root.
-        store: sqlite, sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT (an MLflow server),
-            tensorboard:FOLDER, wandb:FOLDER; else the environment's TRUELOOP_STORE.
+        runs: Runs to copy, by path, name, or the beginning of a name or run id; by default all runs in the root.
+        store: Target: sqlite, sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT (MLflow),
+            tensorboard:FOLDER, wandb:FOLDER; by default the environment variable TRUELOOP_STORE.
         again: Remove the runs from the store and write them again.
-        root: Where the runs lie.
+        root: Folder of the runs.
         json: Print one JSON object and nothing else.
     """
     done: list[SyncedRun] = []
