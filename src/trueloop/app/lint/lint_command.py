@@ -36,7 +36,7 @@ class LintOptions:
     select: Sequence[str] = ()
     """Report only these codes, families or slugs, separated by commas. Style notes are off unless named."""
     ignore: Sequence[str] = ()
-    """Do not report these."""
+    """Do not report these codes, families or slugs."""
     fix: bool = False
     """Apply the safe fixes to the files."""
     unsafe_fixes: bool = False

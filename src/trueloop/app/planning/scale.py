@@ -69,7 +69,7 @@ class Scale:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of one number in the computation: c."""
+        """Number of bytes per number in the computation: c."""
         return FLOAT32 if self.precision == "off" else 2
 
     @property
