@@ -118,9 +118,6 @@ def _integers(indices: Any) -> Tensor | None:
     return torch.tensor(several, dtype=torch.int64, device="cpu")
 
 
-# Tables ----------------------------------------------------------------------------------------------------------
-
-
 def in_memory_tables(dataset: Any) -> list[Tensor]:
     """Return the tables with one row per sample that a dataset has in memory."""
     if isinstance(dataset, TensorDataset):
@@ -168,9 +165,6 @@ def _bits(column: Tensor) -> Tensor:
     return column.long()
 
 
-# Comparisons -----------------------------------------------------------------------------------------------------
-
-
 class _KnownLoader(NamedTuple):
     loader: weakref.ref[Any]
     ref: Ref
@@ -187,10 +181,7 @@ class LoaderComparison:
 
     def on_subset_created(self, subset: Any) -> None:
         """Record a new Subset."""
-        self._subsets = [
-            *(reference for reference in self._subsets[-63:] if reference() is not None),
-            weakref.ref(subset),
-        ]
+        self._subsets = [*(each for each in self._subsets[-63:] if each() is not None), weakref.ref(subset)]
 
     def on_loader_started(self, loader: Any, ref: Ref) -> None:
         """Compare a loader with the earlier ones, and emit what they share, unless the time limit is exceeded."""
@@ -360,7 +351,6 @@ def _joint_samples(tables: Sequence[_Moments]) -> int | None:
     if rows < 32 or bool(is_integer.all()):  # integers may have mean 0 and deviation 1 by design, such as +1 and -1
         return None
     by_feature = _is_standardised(rows, total, squares)
-    # or all features with one mean and deviation
     standardised = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
     return rows if standardised else None
 

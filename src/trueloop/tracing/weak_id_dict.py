@@ -60,9 +60,7 @@ class WeakIdDict(Generic[K, V]):
         return [
             (key_object, values[key])
             for key in list(references)  # objects may be freed during the iteration
-            if (reference := references.get(key)) is not None
-            and (key_object := reference()) is not None
-            and key in values
+            if (ref := references.get(key)) is not None and (key_object := ref()) is not None and key in values
         ]
 
     def __len__(self) -> int:

@@ -159,8 +159,6 @@ class Calls:
             self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(escaping))
         return unknown_value(node, *escaping)
 
-    # By name ---------------------------------------------------------------------------------------------------------
-
     def _call_by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         kind = created_kind(name)
         if kind is not None:
@@ -188,10 +186,8 @@ class Calls:
             facts = {NO_GRAPH} if requires_grad is False else {LEAF} if requires_grad else set[str]()
         else:
             plain = (ValueKind.CONSTANT, ValueKind.NAME)
-            inputs_with_graph = [
-                each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts
-            ]
-            facts = {NO_GRAPH} if recording.grad is False or not inputs_with_graph else set[str]()
+            with_graph = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
+            facts = {NO_GRAPH} if recording.grad is False or not with_graph else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.by_name(), facts=facts
         )
@@ -242,10 +238,10 @@ class Calls:
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
         both = [] if first is None else [first] if second is None else [first, second]
-        inputs_with_graph = [
+        with_graph = [
             each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts
         ]
-        facts = {NO_GRAPH} if self.interpreter.recording.grad is False or not inputs_with_graph else set[str]()
+        facts = {NO_GRAPH} if self.interpreter.recording.grad is False or not with_graph else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR,
             name=name or "loss",
@@ -256,8 +252,6 @@ class Calls:
         )
         self.interpreter.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
         return result
-
-    # Models ----------------------------------------------------------------------------------------------------------
 
     def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, kind: OpKind) -> AbstractValue:
         """Return the output of a model; if the file defines the model, run its forward."""
@@ -285,8 +279,6 @@ class Calls:
         if recording.grad is False:
             result.facts = result.facts | {NO_GRAPH}
         return result
-
-    # Classes of this file --------------------------------------------------------------------------------------------
 
     def define_class(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class of a class definition."""

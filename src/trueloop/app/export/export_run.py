@@ -200,13 +200,8 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
     }
     versions = {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {
-        "run": run_facts,
-        "model": model_facts,
-        "versions": versions,
-        "exported": now,
-        "remarks": list(source.notes),
-    }
+    remarks = list(source.notes)
+    return {"run": run_facts, "model": model_facts, "versions": versions, "exported": now, "remarks": remarks}
 
 
 def describe_input_files(reading: Reading) -> str:

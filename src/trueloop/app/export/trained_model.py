@@ -96,8 +96,7 @@ def _run_weights(run: Path, history: History) -> Weights:
     newest = folder.best() or folder.latest()
     if newest is None:
         raise CheckpointError(
-            f"{run} has neither final weights nor a complete checkpoint.",
-            fix="Train it further, or name another run.",
+            f"{run} has neither final weights nor a complete checkpoint.", fix="Train it further, or name another run."
         )
     return _checkpoint_weights(run, newest.path)
 

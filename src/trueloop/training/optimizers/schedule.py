@@ -162,9 +162,8 @@ class Schedule:
         return 1.0
 
     def _step(self, updates_after_warmup: int) -> float:
-        return self._config.gamma ** (
-            updates_after_warmup // (self._config.step_epochs * cast("int", self._updates_per_epoch))
-        )
+        interval = self._config.step_epochs * cast("int", self._updates_per_epoch)
+        return self._config.gamma ** (updates_after_warmup // interval)
 
     def _progress(self, updates_after_warmup: int) -> float:
         return min(1.0, updates_after_warmup / (cast("int", self._updates) - self._warmup))

@@ -105,18 +105,16 @@ def _detached(value: Any) -> Any:
 
 def _check(function: Function, *inputs: Any) -> Checked:
     name = function.__name__
-    float_indices = [
-        index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()
-    ]
-    args = [each.double() if index in float_indices else each for index, each in enumerate(inputs)]
+    floats = [index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()]
+    args = [each.double() if index in floats else each for index, each in enumerate(inputs)]
 
     def apply(*values: Tensor) -> tuple[Tensor, ...]:
         full_args = list(args)
-        for index, value in zip(float_indices, values, strict=True):
+        for index, value in zip(floats, values, strict=True):
             full_args[index] = value
         return tuple(out for out in tensors(function.apply(*full_args)) if out.is_floating_point())
 
-    values = [args[index].requires_grad_() for index in float_indices]
+    values = [args[index].requires_grad_() for index in floats]
     if deliberate := _deliberate_reason(apply, values):
         return Checked(name=name, is_correct=False, deliberate=deliberate)
     fast = sum(value.numel() for value in values) > MAX_FULL_CHECK

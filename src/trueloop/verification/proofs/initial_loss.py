@@ -22,7 +22,7 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 ABOVE, BELOW = 1.5, 0.5
-"""Limits as multiples of the expected loss: PyTorch's initialisation adds a few percent; a loss below half needs information."""
+"""Limits as multiples of the expected loss: initialisation adds a few percent; below 0.5 the model has information."""
 NEAR = (0.8, 1.3)
 """Narrower limits, for a number of classes that was inferred from the output's shape."""
 WIDE = 10.0

@@ -153,12 +153,10 @@ def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
 def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
     """Add d output i / d input j to the grid if an input is a float tensor and affects the output."""
     leaves = tensors(exact.call.tree)
-    float_leaves = {
-        index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()
-    }
-    if not float_leaves:
+    floats = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
+    if not floats:
         return
-    call = ModelCall.from_tree(replace_tensors(exact.call.tree, float_leaves))
+    call = ModelCall.from_tree(replace_tensors(exact.call.tree, floats))
     torch.manual_seed(exact.seed)
     rows = [
         leaf
@@ -170,7 +168,7 @@ def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int
             return
         weights = [torch.rand_like(leaf[i]) for leaf in rows]  # a plain sum of a softmax has no gradient
         total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
-        result = torch.autograd.grad(total, list(float_leaves.values()), retain_graph=True, allow_unused=True)
+        result = torch.autograd.grad(total, list(floats.values()), retain_graph=True, allow_unused=True)
         gradients = cast("tuple[Tensor | None, ...]", result)
         sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in gradients if g is not None]
         if not sizes:
