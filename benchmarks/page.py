@@ -348,8 +348,9 @@ def watch() -> str:
     return (
         "Time per update of an unmodified script under each tool that searches for silent bugs, relative to the bare "
         f"script within a round: median and middle 80 %; ratios of CPU time differ by at most {gap:.3f} (`watch.py`"
-        f"{apart}). `trueloop run` traced the first 16 updates fully and then sampled by the clock when this was "
-        "measured; it traces 512 now, and bursts at fixed updates.\n\n" + table(["tool", *names.values()], rows)
+        f"{apart}). `trueloop run` traced the first 16 updates fully and then sampled by the clock "
+        "when this was measured; it traces 512 now, and bursts at fixed updates.\n\n"
+        + table(["tool", *names.values()], rows)
     )
 
 

@@ -41,7 +41,7 @@ def text_model() -> nn.Module:
 
 def table_order(kind="pt2", **changes) -> ExportSpec:
     torch.manual_seed(4)
-    reading = Reading(kind="table", columns=COLUMNS, words="Raw numbers.")
+    reading = Reading(kind="table", columns=COLUMNS, description="Raw numbers.")
     order = {
         "kind": kind,
         "names": ("input",),
@@ -55,7 +55,7 @@ def table_order(kind="pt2", **changes) -> ExportSpec:
 def text_order(kind="pt2") -> ExportSpec:
     torch.manual_seed(4)
     batches = [(torch.randint(256, (size, length)),) for size, length in ((3, 5), (1, 6), (2, 2))]
-    reading = Reading(kind="text", length=6, words="Bytes.")
+    reading = Reading(kind="text", length=6, description="Bytes.")
     return ExportSpec(
         kind=kind, names=("tokens_BT",), batches=batches, reading=reading, answer=Answer(kind="next_byte")
     )

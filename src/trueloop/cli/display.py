@@ -45,7 +45,7 @@ class Display:
         self.mode: Mode = mode or ("live" if can_redraw(self._console) else "plain")
         self.progress = Progress()
         self._now = now
-        self._started_at = self._updated_at = now()
+        self._started_at = self._shown_at = now()
         self._live: Live | None = None
         self._notes: Counter[str] = Counter()
 
@@ -71,7 +71,7 @@ class Display:
     def view(self) -> RenderableType:
         """Build the live view of the current state."""
         return Panel(
-            Group(self._head(), self._bar(), self._figures()),
+            Group(self._head(), self._bar(), self._number_grid()),
             title=Text(_name(self.progress), "bold"),
             title_align="left",
             border_style="dim",
@@ -85,7 +85,7 @@ class Display:
                 self._redraw_if_due()
             case Evaluated():
                 self._print_line(evaluation_line(self.progress, event), "bold" if event.best else "")
-                self._updated_at = self._now()
+                self._shown_at = self._now()
             case Notice():
                 self._note(event)
             case RunEnded():
@@ -94,7 +94,7 @@ class Display:
                 pass
 
     def _start(self, event: RunStarted) -> None:
-        self._started_at = self._updated_at = self._now()
+        self._started_at = self._shown_at = self._now()
         self._print_line(_opening_line(event), "bold")
         doctor: Any = event.facts.get("doctor")
         if isinstance(doctor, dict):
@@ -106,9 +106,9 @@ class Display:
 
     def _redraw_if_due(self) -> None:
         now = self._now()
-        if now - self._updated_at < (REDRAW_S if self._live else LINE_S):
+        if now - self._shown_at < (REDRAW_S if self._live else LINE_S):
             return
-        self._updated_at = now
+        self._shown_at = now
         if self._live:
             self._live.update(self.view(), refresh=True)
         else:
@@ -158,16 +158,16 @@ class Display:
         row.add_row(ProgressBar(total, self.progress.update, complete_style="cyan", animation_time=elapsed))
         return row
 
-    def _figures(self) -> RenderableType:
+    def _number_grid(self) -> RenderableType:
         if self.progress.last is None:
             return Text("waiting for the first update", "dim")
-        figures = list(_figures(self.progress))
+        numbers = list(_labelled_numbers(self.progress))
         columns = max(1, min(4, (self._console.width - 4) // 28))
         grid = Table.grid(expand=True, padding=(0, 1))
         for _ in range(columns):
             grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        for k in range(0, len(figures), columns):
-            grid.add_row(*(Text.assemble((f"{name} ", "dim"), value) for name, value in figures[k : k + columns]))
+        for k in range(0, len(numbers), columns):
+            grid.add_row(*(Text.assemble((f"{name} ", "dim"), value) for name, value in numbers[k : k + columns]))
         return grid
 
 
@@ -214,7 +214,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(SPARKS[round((value - low) / step)] for value in values)
 
 
-def _figures(progress: Progress) -> Iterator[tuple[str, str]]:
+def _labelled_numbers(progress: Progress) -> Iterator[tuple[str, str]]:
     last = progress.last
     if last is None:
         return

@@ -46,7 +46,7 @@ def read_samples(description: Description, path: Path) -> list[Sample]:
     if ending not in known:
         raise InvalidConfig(
             f"{path} is not a kind of file that this model takes.",
-            fix=f"It takes {', '.join(known)}: {description.reading.words}",
+            fix=f"It takes {', '.join(known)}: {description.reading.description}",
         )
     readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
         ".npy": _read_npy,

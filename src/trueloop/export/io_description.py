@@ -68,7 +68,7 @@ class Reading:
     """Names of table columns, in the order of training."""
     length: Annotated[int, Bounds(1, 2**31)] | None = None
     """Largest length of a text in bytes."""
-    words: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
+    description: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
     """Description of the input for the user."""
 
 

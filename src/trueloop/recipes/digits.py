@@ -69,7 +69,7 @@ def assemble(options: DigitsOptions) -> Parts:
         test=test,
         metrics={"accuracy": Accuracy, "confusion": lambda: Confusion(CLASSES)},
         class_names=tuple(map(str, range(CLASSES))),
-        reading=Reading(kind="image", words="Grey images of 8 by 8, light on dark, pixels from 0 to 1."),
+        reading=Reading(kind="image", description="Grey images of 8 by 8, light on dark, pixels from 0 to 1."),
     )
 
 

@@ -83,7 +83,8 @@ def assemble(options: TabularOptions) -> Parts:
     train, val, test = split(target_N, seed=options.split_seed, stratify=bool(names))
     table = TensorData(features_NF, target_N)
     splits: dict[str, Any] = {"train": table.subset(train), "val": table.subset(val), "test": table.subset(test)}
-    splits["reading"] = Reading(kind="table", columns=columns(options.data), words="Raw numbers in the table's units.")
+    description = "Raw numbers in the table's units."
+    splits["reading"] = Reading(kind="table", columns=columns(options.data), description=description)
     hidden = network(features_NF[train], options, outputs=len(names) or 1)
     if names:
         metrics = {"accuracy": Accuracy, "confusion": lambda: Confusion(len(names))}

@@ -86,7 +86,7 @@ def assemble(options: TextOptions) -> Parts:
         test=test,
         metrics={"bits_per_byte": BitsPerByte},
         collate=pad_sequences,
-        reading=Reading(kind="text", length=options.length, words="The bytes of UTF-8 text, numbers from 0 to 255."),
+        reading=Reading(kind="text", length=options.length, description="UTF-8 text as bytes, numbers from 0 to 255."),
     )
 
 

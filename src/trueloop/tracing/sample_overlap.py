@@ -32,11 +32,11 @@ MAX_LOADERS: Final = 8  # earlier loaders that a new one is compared with
 MAX_SAMPLES: Final = 2_000_000  # samples compared by index, in 0.2 s
 MAX_ROWS: Final = 250_000  # rows compared by content, in 0.1 s
 MAX_VALUES: Final = 5_000_000  # values in a table whose mean is computed, in 0.05 s
-MIN_FEATURES: Final = 8  # numbers in a row; shorter rows may be equal by chance, or as in grids and flags
+MIN_FEATURES: Final = 8  # numbers in a row; shorter rows may be equal by chance, or by design (grid points, flags)
 MAX_COLUMNS: Final = 64  # numbers of a row from which its hash is computed
 MAX_COMPARED: Final = 64  # loaders of a run that are compared, for loops that create loaders without end
 EMERGENCY_S: Final = 60.0  # seconds for all comparisons of a run, far beyond what was ever measured
-EXACT: Final = 1e-5  # standard deviations: float32 rounding after a mean was subtracted
+ROUNDING: Final = 1e-5  # largest error of a standardised mean or deviation that float32 rounding explains
 FULL_SAMPLERS: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -118,9 +118,6 @@ def _integers(indices: Any) -> Tensor | None:
     return torch.tensor(several, dtype=torch.int64, device="cpu")
 
 
-# Tables ----------------------------------------------------------------------------------------------------------
-
-
 def in_memory_tables(dataset: Any) -> list[Tensor]:
     """Return the tables with one row per sample that a dataset has in memory."""
     if isinstance(dataset, TensorDataset):
@@ -161,13 +158,11 @@ def row_digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | No
 def _bits(column: Tensor) -> Tensor:
     if column.is_floating_point():
         # In float64 equal numbers have equal bits, whatever type they had. Numbers such as n / 16 or integers, as in
-        # images, use the highest bits only, and so would a product with them: so the high bits are copied to the low.
+        # images, set only the highest bits, and so would their product with the state: the xor copies the high bits
+        # into the low ones.
         bits = column.double().contiguous().view(torch.int64)
         return bits ^ (bits >> 32)
     return column.long()
-
-
-# Comparisons -----------------------------------------------------------------------------------------------------
 
 
 class _KnownLoader(NamedTuple):
@@ -186,20 +181,20 @@ class LoaderComparison:
 
     def on_subset_created(self, subset: Any) -> None:
         """Record a new Subset."""
-        self._subsets = [*(known for known in self._subsets[-63:] if known() is not None), weakref.ref(subset)]
+        self._subsets = [*(each for each in self._subsets[-63:] if each() is not None), weakref.ref(subset)]
 
     def on_loader_started(self, loader: Any, ref: Ref) -> None:
         """Compare a loader with the earlier ones, and emit what they share, unless the time limit is exceeded."""
         start = perf_counter()
-        self._known = [known for known in self._known[-MAX_LOADERS:] if known.loader() is not None]
-        known = list(self._known)
+        self._known = [each for each in self._known[-MAX_LOADERS:] if each.loader() is not None]
+        earlier_loaders = list(self._known)
         self._known.append(_KnownLoader(weakref.ref(loader), ref))
         self._compared += 1
         if self._compared > MAX_COMPARED or self._spent_s > EMERGENCY_S:
             return
         own_parts = dataset_parts(loader)
         if own_parts:
-            earlier = [(each.ref, parts) for each in known if (parts := dataset_parts(each.loader()))]
+            earlier = [(each.ref, parts) for each in earlier_loaders if (parts := dataset_parts(each.loader()))]
             for earlier_ref, parts in earlier:
                 self._compare(earlier_ref, parts, ref, own_parts)
             self._check_scaling([*earlier, (ref, own_parts)])
@@ -221,13 +216,13 @@ class LoaderComparison:
             ))  # fmt: skip
 
     def _find_remainder(self, earlier: list[DatasetPart], later: list[DatasetPart]) -> Ref | None:
-        """Return a Subset of exactly the samples that only the larger loader has, if the smaller is a part of it."""
+        """Return the Subset with the larger loader's other samples, if the smaller loader has a part of its samples."""
         small, large = sorted((earlier, later), key=lambda parts: sum(part.size for part in parts))
         if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
             return None
         base, small_indices = large[0].base, small[0].indices
-        for known in self._subsets:
-            subset = known()
+        for reference in self._subsets:
+            subset = reference()
             if subset is None or subset.dataset is not base:
                 continue
             indices = _integers(subset.indices)
@@ -260,7 +255,10 @@ class LoaderComparison:
 
 
 def _groups(bases: list[int]) -> Iterator[set[int]]:
-    """Yield groups of datasets that may be parts of the same data: the latest alone, with each other, with several."""
+    """Yield groups of datasets that may be parts of the same data.
+
+    The groups are the latest alone, the latest with one earlier dataset, and the latest three, four ... together.
+    """
     if bases:
         yield {bases[-1]}
         yield from ({base, bases[-1]} for base in bases[:-1])
@@ -350,11 +348,11 @@ def _joint_samples(tables: Sequence[_Moments]) -> int | None:
     is_integer = torch.stack([table.is_integer for table in tables]).all(0)
     total = torch.stack([table.total for table in tables]).sum(0)
     squares = torch.stack([table.squares for table in tables]).sum(0)
-    if rows < 32 or bool(is_integer.all()):  # integers have this by design, such as +1 and -1
+    if rows < 32 or bool(is_integer.all()):  # integers may have mean 0 and deviation 1 by design, such as +1 and -1
         return None
     by_feature = _is_standardised(rows, total, squares)
-    jointly = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
-    return rows if jointly else None
+    standardised = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
+    return rows if standardised else None
 
 
 def _is_standardised(n: int, total: Tensor, squares: Tensor) -> bool:
@@ -365,8 +363,8 @@ def _is_standardised(n: int, total: Tensor, squares: Tensor) -> bool:
     mean, deviation = mean[varies].abs(), deviation[varies]
     if not len(mean) or not bool(deviation.isfinite().all()):
         return False
-    scaled = any(float((deviation * factor - 1).abs().max()) < EXACT for factor in (1.0, (n / (n - 1)) ** 0.5))
-    return scaled and float(mean.max()) < EXACT
+    scaled = any(float((deviation * factor - 1).abs().max()) < ROUNDING for factor in (1.0, (n / (n - 1)) ** 0.5))
+    return scaled and float(mean.max()) < ROUNDING
 
 
 def _mean_offset(part: DatasetPart) -> float:

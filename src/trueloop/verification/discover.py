@@ -36,12 +36,12 @@ def find_proof(word: str) -> Proof:
         InvalidConfig: there is no such proof; the message names the closest one.
     """
     name = word.strip().lower().replace("_", "-")
-    known = all_proofs()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    proofs = all_proofs()
+    if name not in proofs:
+        close = difflib.get_close_matches(name, proofs, n=1, cutoff=0.5)
         hint = f"Did you mean {close[0]}? " if close else ""
-        raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}The proofs are {', '.join(known)}.")
-    return known[name]
+        raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}The proofs are {', '.join(proofs)}.")
+    return proofs[name]
 
 
 def select_proofs(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof]:

@@ -35,10 +35,10 @@ def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRe
 
 
 def first_divergence(
-    before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]
+    original: list[ModuleRecord], perturbed: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]
 ) -> str:
     """Describe where two forward passes first differ, with ``same`` comparing tensors; "" if they do not differ."""
-    for a, b in zip(before, after, strict=False):
+    for a, b in zip(original, perturbed, strict=False):
         if a[:4] != b[:4]:
             return ""
         if all(same(x, y) for x, y in zip(a.values, b.values, strict=False)):

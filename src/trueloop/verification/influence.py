@@ -48,13 +48,13 @@ def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseMo
     try:
         double = copy.deepcopy(model).double()
         exact = ModelCall.from_tree(to_double(call.tree))
-        before = model_outputs(double, exact, seed)
+        baseline = model_outputs(double, exact, seed)
     except (RuntimeError, TypeError, ValueError, AssertionError):  # the model supports only one precision
-        before = model_outputs(model, call, seed)
-        return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, baseline=before)
-    real = [leaf for leaf in before if leaf.is_floating_point()]
-    tolerance = FLOAT64_TOLERANCE if all(leaf.dtype is torch.float64 for leaf in real) else LOW_PRECISION_TOLERANCE
-    return PreciseModel(model=double, call=exact, seed=seed, tolerance=tolerance, baseline=before)
+        baseline = model_outputs(model, call, seed)
+        return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, baseline=baseline)
+    floats = [leaf for leaf in baseline if leaf.is_floating_point()]
+    tolerance = FLOAT64_TOLERANCE if all(leaf.dtype is torch.float64 for leaf in floats) else LOW_PRECISION_TOLERANCE
+    return PreciseModel(model=double, call=exact, seed=seed, tolerance=tolerance, baseline=baseline)
 
 
 def _randomize_zero_parameters(model: nn.Module) -> None:
@@ -112,10 +112,10 @@ def perturb(tensor: Tensor, where: Tensor) -> Tensor:
         return torch.where(where, moved, values)
     if tensor.dtype is torch.bool:
         return tensor
-    known, number = torch.unique(tensor, return_inverse=True)
-    if len(known) < 2:
-        raise NotApplicable(f"Every number of the input is {known.tolist()}, so no other valid value is known.")
-    return torch.where(where, known[(number + 1) % len(known)], tensor)
+    distinct, position = torch.unique(tensor, return_inverse=True)
+    if len(distinct) < 2:
+        raise NotApplicable(f"Every number of the input is {distinct.tolist()}, so no other valid value is known.")
+    return torch.where(where, distinct[(position + 1) % len(distinct)], tensor)
 
 
 def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:
@@ -131,11 +131,11 @@ def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int
         NotApplicable: no tensor has a fitting shape.
     """
     fitting = [(index, leaf) for index, leaf in enumerate(tensors(call.tree)) if leaf.numel() and fits(leaf)]
-    real = [index for index, leaf in fitting if leaf.is_floating_point()]
+    floats = [index for index, leaf in fitting if leaf.is_floating_point()]
     integers = [(leaf.numel(), -index) for index, leaf in fitting if leaf.dtype is not torch.bool]
-    if not real and not integers:
+    if not floats and not integers:
         raise NotApplicable(f"The model is called with {describe_batch(call.tree)}, which has no tensor to change.")
-    return real or [-max(integers)[1]]
+    return floats or [-max(integers)[1]]
 
 
 def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:

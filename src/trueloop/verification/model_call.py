@@ -140,7 +140,7 @@ def graph_nodes(root: Tensor) -> Iterator[Any]:
 
 @contextmanager
 def _buffers_restored(model: nn.Module) -> Generator[None]:
-    before = [
+    saved_buffers = [
         (module, name, buffer, buffer.clone())
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
@@ -148,7 +148,7 @@ def _buffers_restored(model: nn.Module) -> Generator[None]:
     try:
         yield
     finally:
-        for module, name, buffer, value in before:
+        for module, name, buffer, value in saved_buffers:
             buffer.copy_(value)
             setattr(module, name, buffer)  # the forward pass may have replaced the buffer
 

@@ -132,9 +132,10 @@ class ProofContext:
             if optimizer is not None:
                 raise
             copied = self.make_model(), copy.deepcopy(loss), None
-        for before, after in zip(self.original.parameters(), copied[0].parameters(), strict=True):
-            if before.grad is not None and not before.requires_grad:
-                after.grad = before.grad.detach().clone()  # a frozen parameter with a gradient still decays
+        for original, copied_parameter in zip(self.original.parameters(), copied[0].parameters(), strict=True):
+            if original.grad is not None and not original.requires_grad:
+                # the optimizer applies weight decay to a frozen parameter if its gradient is not None
+                copied_parameter.grad = original.grad.detach().clone()
         return copied
 
     @property

@@ -107,9 +107,9 @@ def check_field_names(values: Mapping[str, Any], receiver: str, also: tuple[str,
     Raises:
         InvalidConfig: a name is unknown; the message names the closest valid name.
     """
-    known = (*field_names(), *also)
+    valid_names = (*field_names(), *also)
     for name in values:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in valid_names:
+            close = difflib.get_close_matches(name, valid_names, n=1)
             hint = f"Did you mean {close[0]}? " if close else ""
-            raise InvalidConfig(f"{receiver} has no {name!r}.", fix=f"{hint}Valid names are {', '.join(known)}.")
+            raise InvalidConfig(f"{receiver} has no {name!r}.", fix=f"{hint}Valid names are {', '.join(valid_names)}.")

@@ -102,10 +102,10 @@ class Calls:
         return self.call_value(evaluator.attribute(owner, node.func), node, arguments)
 
     def _call_unbound(
-        self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments
+        self, class_value: AbstractValue, name: str, node: ast.Call, arguments: Arguments
     ) -> AbstractValue | None:
         """Run a method that is called on its class: ``Net.forward(model, x)``; None if the file does not define it."""
-        for base in (kind, *_base_classes(kind)):
+        for base in (class_value, *_base_classes(class_value)):
             method = self._find_definition(base, name)
             if method is None:
                 continue
@@ -114,7 +114,7 @@ class Calls:
                 return self.call_model(
                     first, node, Arguments(arguments.positional[1:], arguments.keyword), OpKind.FORWARD_CALL
                 )
-            receiver = (kind,) if "classmethod" in _decorator_names(method) else ()
+            receiver = (class_value,) if "classmethod" in _decorator_names(method) else ()
             bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=receiver)
             return self.interpreter.run_function(bound, node, arguments.positional, arguments.keyword)
         return None
@@ -132,7 +132,7 @@ class Calls:
         return Arguments(positional, keyword)
 
     def call_value(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return the value of a call of another value."""
+        """Return the result of calling ``callee``, whose kind decides how the call is evaluated."""
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)
@@ -158,8 +158,6 @@ class Calls:
         if any(_may_be_changed(each) for each in escaping):
             self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(escaping))
         return unknown_value(node, *escaping)
-
-    # By name ---------------------------------------------------------------------------------------------------------
 
     def _call_by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         kind = created_kind(name)
@@ -188,8 +186,8 @@ class Calls:
             facts = {NO_GRAPH} if requires_grad is False else {LEAF} if requires_grad else set[str]()
         else:
             plain = (ValueKind.CONSTANT, ValueKind.NAME)
-            graphs = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
-            facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
+            with_graph = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
+            facts = {NO_GRAPH} if recording.grad is False or not with_graph else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.by_name(), facts=facts
         )
@@ -240,10 +238,10 @@ class Calls:
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
         both = [] if first is None else [first] if second is None else [first, second]
-        graphs = [
+        with_graph = [
             each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts
         ]
-        facts = {NO_GRAPH} if self.interpreter.recording.grad is False or not graphs else set[str]()
+        facts = {NO_GRAPH} if self.interpreter.recording.grad is False or not with_graph else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR,
             name=name or "loss",
@@ -254,8 +252,6 @@ class Calls:
         )
         self.interpreter.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
         return result
-
-    # Models ----------------------------------------------------------------------------------------------------------
 
     def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, kind: OpKind) -> AbstractValue:
         """Return the output of a model; if the file defines the model, run its forward."""
@@ -284,8 +280,6 @@ class Calls:
             result.facts = result.facts | {NO_GRAPH}
         return result
 
-    # Classes of this file --------------------------------------------------------------------------------------------
-
     def define_class(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class of a class definition."""
         bases = tuple(self.interpreter.evaluator.evaluate(each) for each in node.bases)
@@ -302,67 +296,77 @@ class Calls:
         found = self._class_by_method.get(function)
         return function if found is None else found.node
 
-    def is_module(self, kind: AbstractValue) -> bool:
+    def is_module(self, class_value: AbstractValue) -> bool:
         """Return True for a class that derives from ``torch.nn.Module``."""
         return any(
             self.is_module(base)
             if base.kind is ValueKind.CLASS
             else base.name.rpartition(".")[2] in MODULE_BASES
             or created_kind(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
-            for base in kind.sources
+            for base in class_value.sources
         )
 
     def create_instance(
-        self, kind: AbstractValue, node: ast.AST, positional: Sequence[AbstractValue], keyword: dict[str, AbstractValue]
+        self,
+        class_value: AbstractValue,
+        node: ast.AST,
+        positional: Sequence[AbstractValue],
+        keyword: dict[str, AbstractValue],
     ) -> AbstractValue:
         """Return a new instance of a class of the file, after running its constructor."""
-        module = self.is_module(kind)
-        known = next(
+        module = self.is_module(class_value)
+        library_kind = next(
             (
                 found
-                for base in _base_classes(kind)
+                for base in _base_classes(class_value)
                 if (found := created_kind(base.name)) and base.kind is ValueKind.NAME
             ),
             None,
         )
-        value_kind = ValueKind.MODEL if module else known or ValueKind.INSTANCE
+        value_kind = ValueKind.MODEL if module else library_kind or ValueKind.INSTANCE
         value = AbstractValue(
-            kind=value_kind, name=kind.name, node=node, arguments=Arguments(positional, keyword).by_name()
+            kind=value_kind, name=class_value.name, node=node, arguments=Arguments(positional, keyword).by_name()
         )
-        value.scope = kind
+        value.scope = class_value
         if value_kind is ValueKind.OPTIMIZER:
             value.sources = tuple(each for first in positional[:1] for each in _flatten_parameters(first))
         elif value_kind in (ValueKind.LOADER, ValueKind.SCHEDULER):
             value.sources = tuple(positional[:1])
-        for each in reversed([kind, *_base_classes(kind)]):
+        for each in reversed([class_value, *_base_classes(class_value)]):
             self._set_class_attributes(each, value)
         method = self.find_method(value, "__init__")
         if method is not None:
             self.interpreter.run_function(method, node, positional, keyword)
-        elif kind.node.decorator_list:  # a dataclass
-            self._set_fields(kind, value, positional, keyword)
+        elif class_value.node.decorator_list:  # a dataclass
+            self._set_fields(class_value, value, positional, keyword)
         self.interpreter.recording.add(
-            OpKind.CREATE, node, value, *positional, *keyword.values(), name=kind.name, options=dict(value.arguments)
+            OpKind.CREATE,
+            node,
+            value,
+            *positional,
+            *keyword.values(),
+            name=class_value.name,
+            options=dict(value.arguments),
         )
         return value
 
-    def _set_class_attributes(self, kind: AbstractValue, value: AbstractValue) -> None:
-        if kind.kind is not ValueKind.CLASS:
+    def _set_class_attributes(self, class_value: AbstractValue, value: AbstractValue) -> None:
+        if class_value.kind is not ValueKind.CLASS:
             return
-        for each in kind.node.body:
+        for each in class_value.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 value.attributes[each.targets[0].id] = self.interpreter.evaluator.evaluate(each.value)
 
     def _set_fields(
         self,
-        kind: AbstractValue,
+        class_value: AbstractValue,
         instance: AbstractValue,
         positional: Sequence[AbstractValue],
         keyword: dict[str, AbstractValue],
     ) -> None:
         fields = [
             (each, each.target.id)
-            for each in kind.node.body
+            for each in class_value.node.body
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
         ]
         for number, (each, name) in enumerate(fields):
@@ -370,15 +374,15 @@ class Calls:
             if value is None:
                 value = unknown_value(each)
                 value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
-            instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", kind.node)
+            instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", class_value.node)
 
     def find_method(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return a method that the file defines for an object, bound to this object; None if there is none."""
         for each in owner.alternatives():
-            kind = each.scope
-            if each.kind is ValueKind.FUNCTION or not isinstance(kind, AbstractValue):
+            class_value = each.scope
+            if each.kind is ValueKind.FUNCTION or not isinstance(class_value, AbstractValue):
                 continue
-            for base in (kind, *_base_classes(kind)):
+            for base in (class_value, *_base_classes(class_value)):
                 method = self._find_definition(base, name)
                 if method is not None:
                     static = "staticmethod" in _decorator_names(method)
@@ -392,17 +396,17 @@ class Calls:
         return None
 
     @staticmethod
-    def _find_definition(kind: AbstractValue, name: str) -> Any:
-        body: Sequence[ast.stmt] = kind.node.body if kind.kind is ValueKind.CLASS else ()
+    def _find_definition(class_value: AbstractValue, name: str) -> Any:
+        body: Sequence[ast.stmt] = class_value.node.body if class_value.kind is ValueKind.CLASS else ()
         return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
 
     def _call_super(self, node: ast.Call) -> AbstractValue:
         """Run the method that ``super().method(...)`` calls."""
         arguments = self._evaluate_arguments(node)
         function = self.interpreter.recording.functions[-1]
-        kind, owner = self._class_by_method.get(function), self._current_self()
+        class_value, owner = self._class_by_method.get(function), self._current_self()
         name = getattr(node.func, "attr", "")
-        for base in _base_classes(kind) if kind is not None and owner is not None else ():
+        for base in _base_classes(class_value) if class_value is not None and owner is not None else ():
             method = self._find_definition(base, name)
             if method is not None and owner is not None:
                 bound = AbstractValue(
@@ -433,8 +437,8 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def _base_classes(kind: AbstractValue) -> list[AbstractValue]:
-    found, queue = list[AbstractValue](), list(kind.sources)
+def _base_classes(class_value: AbstractValue) -> list[AbstractValue]:
+    found, queue = list[AbstractValue](), list(class_value.sources)
     while queue and len(found) < 20:
         each = queue.pop(0)
         found.append(each)

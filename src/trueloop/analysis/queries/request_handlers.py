@@ -24,7 +24,7 @@ _MAX_DEPTH: Final = 4
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class ModuleNames(NamedTuple):
+class FileNames(NamedTuple):
     """Imports, models and functions of a file by their names, and the functions that were visited so far."""
 
     imported_names: dict[str, str]
@@ -56,24 +56,25 @@ class HandlerCall:
 def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
     """Yield the model calls in request handlers, and in functions of the file that the handlers call.
 
-    Only models are considered that the module creates once for all requests, in a variable that is assigned once.
+    Only global models are considered: those that the file creates at its top level, in a variable that is assigned
+    once.
     """
     functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
     decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
-    models = _module_models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
+    models = _global_models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
     if not models:
         return
-    known, seen = ModuleNames(imported_names(source.tree), models, functions, {}), set[int]()
+    names, seen = FileNames(imported_names(source.tree), models, functions, {}), set[int]()
     for handler in functions.values():
-        if any(_is_route(source.tree, each, known.imported_names) for each in handler.decorator_list):
-            for each in _calls_in(handler, known, CallPath()):
+        if any(_is_route(source.tree, each, names.imported_names) for each in handler.decorator_list):
+            for each in _calls_in(handler, names, CallPath()):
                 if id(each.call) not in seen:
                     seen.add(id(each.call))
                     yield each
 
 
-def _module_models(source: SourceFile) -> dict[str, AbstractValue]:
-    """Return the models in module variables that are assigned once, by the names of the variables."""
+def _global_models(source: SourceFile) -> dict[str, AbstractValue]:
+    """Return the models in global variables that are assigned once, by the names of the variables."""
     created = {
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
@@ -114,25 +115,25 @@ def _is_route(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> b
     )
 
 
-def _calls_in(function: Function, known: ModuleNames, path: CallPath) -> Iterator[HandlerCall]:
-    if path.depth >= known.visited.get((id(function), path.grad_may_be_off), _MAX_DEPTH + 1):
+def _calls_in(function: Function, names: FileNames, path: CallPath) -> Iterator[HandlerCall]:
+    if path.depth >= names.visited.get((id(function), path.grad_may_be_off), _MAX_DEPTH + 1):
         return
-    known.visited[id(function), path.grad_may_be_off] = path.depth
+    names.visited[id(function), path.grad_may_be_off] = path.depth
     grad_may_be_off = path.grad_may_be_off or any(
-        qualified_name(each, known.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list
+        qualified_name(each, names.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list
     )
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    for statement, no_grad in _statements(function.body, known.imported_names, no_grad=False):
+    for statement, no_grad in _statements(function.body, names.imported_names, no_grad=False):
         for call in _own_calls(statement):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             if name in local:
                 continue
-            if name in known.models:
+            if name in names.models:
                 yield HandlerCall(
-                    model=known.models[name], call=call, statement=statement, grad=not grad_may_be_off and not no_grad
+                    model=names.models[name], call=call, statement=statement, grad=not grad_may_be_off and not no_grad
                 )
-            elif name in known.functions and known.functions[name] is not function:
-                yield from _calls_in(known.functions[name], known, CallPath(path.depth + 1, grad_may_be_off or no_grad))
+            elif name in names.functions and names.functions[name] is not function:
+                yield from _calls_in(names.functions[name], names, CallPath(path.depth + 1, grad_may_be_off or no_grad))
 
 
 def _statements(body: list[Any], names: dict[str, str], *, no_grad: bool) -> Iterator[tuple[ast.stmt, bool]]:
@@ -147,8 +148,8 @@ def _statements(body: list[Any], names: dict[str, str], *, no_grad: bool) -> Ite
         for part in ("body", "orelse", "finalbody"):
             if not isinstance(statement, Function | ast.ClassDef):
                 yield from _statements(getattr(statement, part, None) or [], names, no_grad=inner)
-        for handler in getattr(statement, "handlers", ()):
-            yield from _statements(handler.body, names, no_grad=inner)
+        for except_clause in getattr(statement, "handlers", ()):
+            yield from _statements(except_clause.body, names, no_grad=inner)
 
 
 def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:

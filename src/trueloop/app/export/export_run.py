@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trueloop.recipes.recipe import Parts
 
 SIZES: Final = (8, 5, 3, *[1] * 16)
-"""Sizes of the compared batches; the many batches of one sample show which lengths differ between samples."""
+"""Sizes of the compared batches; the batches of one sample show which dimensions vary from sample to sample."""
 TEMPORARY_PREFIX: Final = ".exporting-"
 
 
@@ -133,7 +133,8 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
             for batch in batches(parts):
                 calls.clear()
                 objective(model, batch)
-                first_calls += calls[:1]  # later calls belong to the objective
+                # the objective may call the model again, such as for a penalty; only the first call is exported
+                first_calls += calls[:1]
     finally:
         handle.remove()
     if not first_calls:
@@ -174,8 +175,8 @@ def infer_answer(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
     first = outputs[0]
     labels = tuple(parts.class_names)
     if labels and first.dim() == 2 and first.shape[1] == len(labels):
-        logits = isinstance(parts.objective, nn.CrossEntropyLoss | nn.NLLLoss)
-        return Answer(kind="class", labels=labels, softmax=logits)
+        needs_softmax = isinstance(parts.objective, nn.CrossEntropyLoss | nn.NLLLoss)
+        return Answer(kind="class", labels=labels, softmax=needs_softmax)
     if parts.reading.kind == "text" and first.dim() == 3 and first.shape[2] == 256:
         return Answer(kind="next_byte")
     if first.is_floating_point() and (first.dim() == 1 or (first.dim() == 2 and first.shape[1] == 1)):
@@ -187,8 +188,8 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
     import torch
 
     weights, recipe, model = source.weights, source.recipe, source.parts.model
-    parts = {"class": type(model).__name__, "parameters": sum(each.numel() for each in model.parameters())}
-    run = {
+    model_facts = {"class": type(model).__name__, "parameters": sum(each.numel() for each in model.parameters())}
+    run_facts = {
         "name": weights.run.resolve().name,
         "id": source.run_id,
         "weights": weights.source,
@@ -199,7 +200,8 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
     }
     versions = {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"run": run, "model": parts, "versions": versions, "exported": now, "remarks": list(source.notes)}
+    remarks = list(source.notes)
+    return {"run": run_facts, "model": model_facts, "versions": versions, "exported": now, "remarks": remarks}
 
 
 def describe_input_files(reading: Reading) -> str:
@@ -210,4 +212,4 @@ def describe_input_files(reading: Reading) -> str:
         "text": ".txt, .npy, .json",
         "array": ".npy, .json",
     }
-    return f"{kinds[reading.kind]}: {reading.words}"
+    return f"{kinds[reading.kind]}: {reading.description}"

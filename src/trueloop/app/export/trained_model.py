@@ -96,8 +96,7 @@ def _run_weights(run: Path, history: History) -> Weights:
     newest = folder.best() or folder.latest()
     if newest is None:
         raise CheckpointError(
-            f"{run} has neither final weights nor a complete checkpoint.",
-            fix="Train it further, or name another run.",
+            f"{run} has neither final weights nor a complete checkpoint.", fix="Train it further, or name another run."
         )
     return _checkpoint_weights(run, newest.path)
 
@@ -138,9 +137,9 @@ def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
         )
     recipe = registry.load(spec)
     config, options = facts.get("config"), facts.get("options")
-    known = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _option_names(recipe.options)
+    valid_names = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _option_names(recipe.options)
     saved: Mapping[str, Any] = options if isinstance(options, dict) else {}
-    unknown = [name for name in saved if name not in known]
+    unknown = [name for name in saved if name not in valid_names]
     if unknown:
         raise InvalidConfig(
             f"The run has the option {unknown[0]!r}, which the recipe {spec} no longer has.",

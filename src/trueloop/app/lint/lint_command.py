@@ -36,7 +36,7 @@ class LintOptions:
     select: Sequence[str] = ()
     """Report only these codes, families or slugs, separated by commas. Style notes are off unless named."""
     ignore: Sequence[str] = ()
-    """Do not report these."""
+    """Do not report these codes, families or slugs."""
     fix: bool = False
     """Apply the safe fixes to the files."""
     unsafe_fixes: bool = False
@@ -88,10 +88,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
             _add_ignores(linted_file.result, summary)
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.baseline_keys)
-        print(
-            f"Wrote {format_count(count, 'finding')} to {options.write_baseline}, for --baseline.",
-            file=sys.stderr,
-        )
+        print(f"Wrote {format_count(count, 'finding')} to {options.write_baseline}, for --baseline.", file=sys.stderr)
         return EXIT_NOT_JUDGED if summary.problems else 0
     if not options.diff:
         print_results(summary, options.format, base=base, statistics=options.statistics, quiet=options.quiet)

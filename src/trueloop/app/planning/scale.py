@@ -69,15 +69,13 @@ class Scale:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of one number in the computation: c."""
+        """Number of bytes per number in the computation: c."""
         return FLOAT32 if self.precision == "off" else 2
 
     @property
     def block_parameters(self) -> int:
         """Parameters of one block: 4 h² in attention, 8 h² in the two layers after it."""
         return 12 * self.width**2
-
-    # Memory of one device, in bytes --------------------------------------------------------------------------------
 
     @property
     def parameter_bytes(self) -> int:
@@ -154,8 +152,6 @@ class Scale:
         """Memory of a device with a sharded model, if every block is recomputed."""
         return self.sharded_bytes - self.activation_bytes + self.recomputed_activation_bytes
 
-    # Traffic of one device per update, in bytes sent ---------------------------------------------------------------
-
     @property
     def replicated_traffic_bytes(self) -> int:
         """Bytes sent for the ring all-reduce of the gradients, once per update: 2 (P-1)/P × 4 N."""
@@ -179,8 +175,6 @@ class Scale:
     def sharded_traffic_s(self) -> float:
         """Seconds that the traffic of a sharded model takes per update."""
         return self.sharded_traffic_bytes / (self.bandwidth_gb_s * 1e9)
-
-    # Time ----------------------------------------------------------------------------------------------------------
 
     @property
     def tokens_per_update(self) -> int:
@@ -226,8 +220,6 @@ class Scale:
     def sharded_run_s(self) -> float | None:
         """Least seconds of all updates of a sharded model; None without ``tokens``."""
         return None if self.updates is None else self.updates * self.sharded_update_s
-
-    # Disk ----------------------------------------------------------------------------------------------------------
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -84,15 +84,15 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
     """Return the best evaluation with a usable checkpoint; the search stops when no remaining run can be better."""
-    sign, found = (1 if mode == "min" else -1), None
+    sign, best = (1 if mode == "min" else -1), None
     for run in runs:
         bound = run.best(metric, mode)
-        if found and bound and sign * bound.value > sign * found.point.value:
+        if best and bound and sign * bound.value > sign * best.point.value:
             break
-        better = _best_usable(run, metric, mode)
-        if better and (found is None or sign * better.point.value < sign * found.point.value):
-            found = better
-    return found
+        candidate = _best_usable(run, metric, mode)
+        if candidate and (best is None or sign * candidate.point.value < sign * best.point.value):
+            best = candidate
+    return best
 
 
 def _best_usable(run: Overview, metric: str, mode: Mode) -> EvaluatedCheckpoint | None:

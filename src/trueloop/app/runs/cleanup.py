@@ -206,10 +206,10 @@ def _updates_to_keep(run: Overview, checkpoints: Sequence[Checkpoint], best: int
 
 def _leftover_rollbacks(root: Path) -> list[Path]:
     try:
-        found = [path for path in root.iterdir() if STAGING_NAME.fullmatch(path.name) and not path.is_symlink()]
+        candidates = [path for path in root.iterdir() if STAGING_NAME.fullmatch(path.name) and not path.is_symlink()]
     except OSError:
         return []
-    return [path for path in found if is_training(path) is False]
+    return [path for path in candidates if is_training(path) is False]
 
 
 def _make_item(kind: Kind, path: Path, reason: str) -> CleanupItem:

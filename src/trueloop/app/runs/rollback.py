@@ -181,13 +181,13 @@ def _best_checkpoint(folder: CheckpointFolder, history: History, available: dict
 def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, into: Path) -> list[str]:
     """Copy the best checkpoint before the target, for the final weights; return a note if it is missing."""
     metric, mode = monitored_metric(history.facts)
-    before = [point for point in rank_points(history, metric, mode) if point.update <= target.update]
-    if not before or before[0].update == target.update:
+    points = [point for point in rank_points(history, metric, mode) if point.update <= target.update]
+    if not points or points[0].update == target.update:
         return []
-    best = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}.get(before[0].update)
+    best = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}.get(points[0].update)
     if best is None:
         note = (
-            f"The best earlier checkpoint, of update {before[0].update}, is missing: if the new run does not improve "
+            f"The best earlier checkpoint, of update {points[0].update}, is missing: if the new run does not improve "
             "on it, its final weights will differ from those of the old run."
         )
         return [note]

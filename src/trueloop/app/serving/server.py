@@ -32,11 +32,11 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self.handle_exit) for each in SIGNALS}
+        previous_handlers = {each: signal.signal(each, self.handle_exit) for each in SIGNALS}
         try:
             yield
         finally:
-            for each, handler in before.items():
+            for each, handler in previous_handlers.items():
                 signal.signal(each, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -72,7 +72,7 @@ class Trainer:
     config: TrainConfig = field(default_factory=TrainConfig)
     """All settings of the training loop."""
     run_dir: Path | str | Callable[[Identity], Path] | None = None
-    """The run folder, or a function that receives the identity of the run and returns it; None = write nothing."""
+    """The run folder, or a function from the run's identity to the run folder; None = write nothing."""
     metrics: MetricFactories = field(default_factory=dict[str, Any])
     """Factories of metrics by name; the metrics are evaluated on val and test in addition to the loss."""
     optimizer: MakeOptimizer | None = None
@@ -80,7 +80,8 @@ class Trainer:
     scheduler: MakeScheduler | None = None
     """Function from the optimizer to a PyTorch scheduler, stepped once per update; None = `TrainConfig.schedule`."""
     counts: Counts | None = None
-    """Function from a batch to the count of each loss term; only needed if losses count different items."""
+    """Function from a batch to the number of items (samples, tokens) that each loss term averages over; only needed if
+    the terms average over different items."""
     reporters: Sequence[Reporter] = ()
     """Receivers of all run events, in addition to the journal."""
     name: str = "run"
@@ -112,8 +113,8 @@ class Trainer:
         """Train, evaluate and save; resume the run in the run folder if there is one.
 
         Args:
-            train: a map-style dataset or `Shards`, split into windows of ``config.effective_batch``; or ready batches
-                (a DataLoader, a list), ``accumulate`` of which form a window.
+            train: a map-style dataset or `Shards`, split into windows (the samples of one update) of
+                ``config.effective_batch`` samples; or ready batches (a DataLoader, a list), ``accumulate`` per window.
             val: a dataset or an iterable of batches, evaluated after epochs.
             test: a dataset or an iterable of batches, evaluated once, at the end, with the final weights.
             collate: function from a list of samples to a batch, for datasets.
@@ -133,9 +134,9 @@ class Trainer:
         processes = self._join_processes(device)
         feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda", processes=processes)
         source = feed.training_source(train, sampler=sampler, labels=labels, accumulate=accumulate)
-        sharing = evaluation_processes(self.metrics, processes)
-        val_batches = feed.evaluation_batches("val", val, sharing) if val is not None else None
-        test_batches = feed.evaluation_batches("test", test, sharing) if test is not None else None
+        held_out_processes = evaluation_processes(self.metrics, processes)
+        val_batches = feed.evaluation_batches("val", val, held_out_processes) if val is not None else None
+        test_batches = feed.evaluation_batches("test", test, held_out_processes) if test is not None else None
 
         assembly = self._assemble(device, source.updates_per_epoch, processes=processes)
         identity = self._make_identity(assembly, feed, code_from=(train, val, collate, *feed.shard_readers))
@@ -162,7 +163,9 @@ class Trainer:
     def smoke(
         self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1
     ) -> SmokeResult:
-        """Train on five batches twice and check that the loss falls; writes nothing, but changes the weights.
+        """Train for two passes over the same five windows, and check that the mean loss of the second is lower.
+
+        The smoke test writes nothing, but changes the weights.
 
         Args:
             train: as for `fit`.
@@ -253,7 +256,8 @@ class Trainer:
             processes=processes,
         )
         if self.config.seeding:
-            seed_process(self.config.seed, processes.rank)  # after the model, whose weights are equal on all ranks
+            # only after the model is assembled: its weights must be equal on all ranks, later random numbers must not
+            seed_process(self.config.seed, processes.rank)
         return assembly
 
     def _prepare_measurement(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
@@ -261,7 +265,8 @@ class Trainer:
         device = self._prepare()
         feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda")
         source = feed.training_source(train, **order)
-        config = replace(self.config, out_of_memory="stop")  # a retry would measure another micro-batch
+        # a retry after running out of memory would measure a smaller micro-batch size
+        config = replace(self.config, out_of_memory="stop")
         return self._assemble(device, source.updates_per_epoch, config=config), source
 
     def _make_identity(self, assembly: Assembly, feed: DataFeed, *, code_from: Sequence[object]) -> Identity:

@@ -14,7 +14,8 @@ Fix
         state = torch.load(path, weights_only=True)
 
 When this is fine
-    - You load with ``weights_only=True``, the default since PyTorch 2.6: it allows tensors, numbers and containers.
+    - You load with ``weights_only=True``, the default since PyTorch 2.6: it allows tensors, numbers,
+      strings, lists and dicts.
     - You wrote the file yourself and need the objects in it. Therefore this is only a note.
 
 How it is detected

@@ -16,15 +16,15 @@ Fix
 When this is fine
     - You call ``model.module`` for an evaluation, without a backward pass.
     - You average the gradients yourself between ``backward()`` and ``step()``.
-    - You accumulate gradients under ``no_sync()`` and leave it for the last micro-batch.
+    - You accumulate gradients under ``no_sync()``, and run the last micro-batch outside ``no_sync()``.
     - You call the wrapper, and call ``model.module`` in addition, for example for a penalty on the weights.
     - In a GAN, you train the generator through the plain discriminator and discard the discriminator's gradients.
 
 How it is detected
-    In a run, the sanitizer reports the second step that used new gradients of wrapped parameters although, since the
-    previous step, the wrapper was not called and the processes did not communicate during or after the backward pass. A
-    program that averages the parameters instead of the gradients is reported too, so this is a warning. It is also
-    reported in a run of one process, where it makes no difference yet.
+    In a run, the sanitizer looks for optimizer steps before which there was a backward pass, but no call of the wrapper
+    and no communication between the processes. It reports the second such step. A program that averages the parameters
+    instead of the gradients is reported too, so this is a warning. Bypassing the wrapper is also reported in a run of
+    one process, where it makes no difference yet.
 
 References
     torch.nn.parallel.DistributedDataParallel, and its notes on forward and no_sync,

@@ -16,12 +16,14 @@ When this is fine
     - The run is in its first updates with LoRA or with residual branches that are initialised with zero.
     - The weight of a loss term is still zero and is increased later.
     - A mixture of experts sends no sample to this expert.
-    - The bias has no effect on the loss, such as the last bias of a critic whose loss is a difference of two means.
+    - The bias cancels out in the loss, such as the last bias of a WGAN critic:
+      ``critic(fake).mean() - critic(real).mean()``.
 
 How it is detected
     In a run, the sanitizer reports a parameter whose gradient was zero in all updates that it checked (at least 16
-    within 64 updates), if other parameters of the same optimizer had other gradients. It does not report a bias without
-    its weight, and does not check gradients on a GPU. A zero gradient may be intended, so this is a note.
+    within 64 updates), if other parameters of the same optimizer had nonzero gradients. It does not report a bias if
+    the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero gradient may be
+    intended, so this is a note.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733

@@ -1,4 +1,4 @@
-"""The length of a scheduler is counted in updates, but ``scheduler.step()`` runs once per accumulated batch.
+"""The length of a scheduler (such as ``T_max``) is counted in updates, but ``scheduler.step()`` runs per micro-batch.
 
 What you see
     With gradient accumulation over K batches (micro-batches) the learning rate falls or rises K times too fast. A
@@ -18,15 +18,16 @@ Fix
 
 When this is fine
     - The length is counted in micro-batches too, or the schedule has no length.
-    - The scheduler is stepped once for each process, so several times per update.
+    - A wrapper such as Accelerate steps the scheduler once per process at each update, and its length counts these
+      steps.
     - In a GAN, you update the generator only in some of the iterations.
 
 How it is detected
     In a run, the sanitizer looks for a scheduler that makes one step per backward pass although two or more backward
-    passes are accumulated per update. It reports the scheduler if its length is a whole number of epochs when counted
-    in updates but not in micro-batches, or if the scheduler is past its end while the updates are far from it. The
-    linter reports a length that is divided by the K of ``if i % K == 0: optimizer.step()``, if the scheduler is stepped
-    outside it.
+    passes are accumulated per update. It reports the scheduler in two cases: its length is a multiple of the updates
+    per epoch but not of the micro-batches per epoch; or it is past its end although there were far fewer updates than
+    its length. The linter reports a scheduler that is stepped outside ``if i % K == 0: optimizer.step()`` although its
+    length is divided by K.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -143,7 +144,8 @@ class Detector(BaseDetector):
         for updates in (batches // size, -(-batches // size)):
             if horizon % updates == 0 and updates > 1:
                 epochs = format_count(horizon // updates, "epoch")
-                return f"its length of {horizon} steps is {epochs} of {updates} updates, not of {batches} micro-batches"
+                length = f"its length of {horizon} steps is {epochs} of {updates} updates each"
+                return f"{length}, but it makes {batches} steps per epoch"
         return ""
 
 

@@ -31,7 +31,9 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
-SINGLE_BACKWARD_UPDATES: Final = 4  # updates in a row with one backward pass each; later ones read no weights of losses
+SINGLE_BACKWARD_UPDATES: Final = 4
+"""After so many updates in a row with one backward pass each, the weights of the losses are no longer read."""
+READS_PER_LINE: Final = 4  # times that the losses of a line are read in one interval
 REREAD_INTERVAL: Final = 32  # updates after which the losses of the same line are read again
 CHECK_INTERVAL: Final = 32  # backward passes between two checks of the loss in sampled tracing: NaN rarely recovers
 KNOWN_PARAMETERS: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -78,7 +80,7 @@ class Backward:
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Reset the gradient ledger, and read losses again."""
+        """Reset the accumulation windows, and read losses again."""
         self._windows.reset_after_gap()
         self._losses_of_line.clear()
         self._program.record_losses = True
@@ -128,7 +130,8 @@ class Backward:
             return None
         if value - value == 0:
             return value
-        if value != value or not is_scaled(root):  # noqa: PLR0124 - infinite and scaled: GradScaler tries a larger factor
+        # an infinite scaled loss is normal and not reported: GradScaler tries a larger factor
+        if value != value or not is_scaled(root):  # noqa: PLR0124
             self._report_nonfinite(root, value)
         return value
 
@@ -150,7 +153,8 @@ class Backward:
                 )
             )
             self._stream.request_full_tracing()
-        if self._program.step_depth:  # within the step's closure; the step changes the weights
+        # inside an optimizer's closure: locate it now, before the step changes the weights
+        if self._program.step_depth:
             self._locate_nonfinite(self._stream, self._program)
 
     def _on_start(self, tensors: Any, grad_tensors: Any, retain: Any, create: Any) -> _Running | None:
@@ -202,7 +206,7 @@ class Backward:
     ) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
         """Read the losses; if every update has one backward pass, only a few times for each line and interval.
 
-        If the lines of losses were not recorded, the losses are read at the next backward pass.
+        If `record_losses` was off during the forward pass, nothing is read now; the next backward pass is read instead.
         """
         stream, program = self._stream, self._program
         recorded = program.record_losses
@@ -219,8 +223,8 @@ class Backward:
             self._losses_of_line.clear()
         key = (location, None if root.grad_fn is None else root.grad_fn.name())
         times, losses = self._losses_of_line.setdefault(key, (0, ()))
-        if times == SINGLE_BACKWARD_UPDATES or not recorded:
-            program.record_losses = any(times < SINGLE_BACKWARD_UPDATES for times, _ in self._losses_of_line.values())
+        if times == READS_PER_LINE or not recorded:
+            program.record_losses = any(times < READS_PER_LINE for times, _ in self._losses_of_line.values())
             return None, losses
         probe = LossProbe(root, weights=False)
         self._losses_of_line[key] = times + 1, probe.losses()

@@ -17,7 +17,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
 
 ONECYCLE_WARMUP = 0.3  # default of OneCycleLR: pct_start
-START, END = 1 / 25, 1 / 25 / 1e4  # likewise 1 / div_factor, and that / final_div_factor, as shares of the peak
+START, END = 1 / 25, 1 / 25 / 1e4  # shares of the peak rate: 1 / div_factor, and START / final_div_factor
 MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # likewise max_momentum and base_momentum
 
 
@@ -48,12 +48,13 @@ class RateSchedule(Protocol):
 class Schedule:
     """Warm-up and one of five shapes over a known number of updates, without a step counter.
 
-    Warm-up is the first ``W = round(warmup * updates)`` updates, at most all but one. Update ``u < W`` has the factor
-    ``(u + 1) / (W + 1)``, so that no rate is 0, and update ``W`` has the peak rate. The shape covers the other
-    ``n = updates - W`` updates, like ``SequentialLR([LinearLR(start_factor=1 / (W + 1), total_iters=W), shape], [W])``
-    with ``StepLR``, ``CosineAnnealingLR(T_max=n)`` or ``LinearLR(total_iters=n)``; the last two end at ``floor``.
-    ``onecycle`` is ``OneCycleLR`` with its defaults, including momentum if the optimizer has one. It has a rising phase
-    itself, of which ``warmup`` is the share (``pct_start``; 0.3 if ``warmup`` is 0).
+    Warm-up is the first ``W = round(warmup * updates)`` updates, where ``W`` is at most ``updates - 1``. Update
+    ``u < W`` has the factor ``(u + 1) / (W + 1)``, so that no rate is 0, and update ``W`` has the peak rate. The shape
+    covers the other ``n = updates - W`` updates, like
+    ``SequentialLR([LinearLR(start_factor=1 / (W + 1), total_iters=W), shape], [W])`` with ``StepLR``,
+    ``CosineAnnealingLR(T_max=n)`` or ``LinearLR(total_iters=n)``; the last two end at ``floor``. ``onecycle`` is
+    ``OneCycleLR`` with its defaults, including momentum if the optimizer has one. It has its own rising phase instead
+    of a warm-up: ``warmup`` is the share of all updates in this phase (``pct_start``; 0.3 if ``warmup`` is 0).
 
     After the last update the rate stays at its final value: ``floor`` of the peak for cosine and linear, so with
     ``floor=0`` the weights no longer change. ``step`` and ``constant`` have no end and continue unchanged.
@@ -157,21 +158,22 @@ class Schedule:
                 fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start over.",
             )
 
-    def _constant(self, after: int) -> float:  # one signature for all shapes
+    def _constant(self, updates_after_warmup: int) -> float:  # one signature for all shapes
         return 1.0
 
-    def _step(self, after: int) -> float:
-        return self._config.gamma ** (after // (self._config.step_epochs * cast("int", self._updates_per_epoch)))
+    def _step(self, updates_after_warmup: int) -> float:
+        interval = self._config.step_epochs * cast("int", self._updates_per_epoch)
+        return self._config.gamma ** (updates_after_warmup // interval)
 
-    def _progress(self, after: int) -> float:
-        return min(1.0, after / (cast("int", self._updates) - self._warmup))
+    def _progress(self, updates_after_warmup: int) -> float:
+        return min(1.0, updates_after_warmup / (cast("int", self._updates) - self._warmup))
 
-    def _cosine(self, after: int) -> float:
+    def _cosine(self, updates_after_warmup: int) -> float:
         floor = self._config.floor
-        return floor + (1 - floor) * (1 + math.cos(math.pi * self._progress(after))) / 2
+        return floor + (1 - floor) * (1 + math.cos(math.pi * self._progress(updates_after_warmup))) / 2
 
-    def _linear(self, after: int) -> float:
-        return 1 - (1 - self._config.floor) * self._progress(after)
+    def _linear(self, updates_after_warmup: int) -> float:
+        return 1 - (1 - self._config.floor) * self._progress(updates_after_warmup)
 
     def _onecycle(self, update: int, *, start: float, peak: float, end: float) -> float:
         updates = cast("int", self._updates)

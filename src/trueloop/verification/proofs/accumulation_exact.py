@@ -117,10 +117,11 @@ def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tenso
     """Make one update from micro-batches of the given sizes, and return the change of each parameter."""
     training = _prepare_training(context, trial)
     batches = split_batch(to_double(trial.batch) if trial.double else trial.batch, sizes)
-    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    initial = [parameter.detach().clone() for parameter in training.model.parameters()]
     torch.manual_seed(context.target.seed)
     training.update(batches)
-    return [(now.detach() - old).double() for now, old in zip(training.model.parameters(), before, strict=True)]
+    parameters = training.model.parameters()
+    return [(each.detach() - old).double() for each, old in zip(parameters, initial, strict=True)]
 
 
 def _prepare_training(context: ProofContext, trial: Trial) -> TrainingCopy:

@@ -43,10 +43,10 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
             count = min(size, B - start)
             part = ModelCall.from_tree(select_samples(exact.call.tree, slice(start, start + count)))
             try:
-                after = exact.run(part)
+                outputs = exact.run(part)
             except RAISED as error:
                 return _broken(count, start, _describe_error(error))
-            actual = [after[index] for index in indices if index < len(after)]
+            actual = [outputs[index] for index in indices if index < len(outputs)]
             expected = [leaf[start : start + count] for leaf in full]
             if problem := _difference(expected, actual, exact.tolerance):
                 return _broken(count, start, problem)

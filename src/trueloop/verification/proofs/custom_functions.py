@@ -21,7 +21,7 @@ from trueloop.verification.proof_context import ProofContext
 
 Function = type[torch.autograd.Function]
 MAX_FULL_CHECK = 64
-"""For up to this number of inputs every derivative is compared, for more inputs random projections."""
+"""Up to this number of inputs, every derivative is compared; for more inputs, random projections are compared."""
 STEP, TOLERANCE = 1e-6, 1e-3
 
 
@@ -105,16 +105,16 @@ def _detached(value: Any) -> Any:
 
 def _check(function: Function, *inputs: Any) -> Checked:
     name = function.__name__
-    real = [index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()]
-    args = [each.double() if index in real else each for index, each in enumerate(inputs)]
+    floats = [index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()]
+    args = [each.double() if index in floats else each for index, each in enumerate(inputs)]
 
     def apply(*values: Tensor) -> tuple[Tensor, ...]:
-        full = list(args)
-        for index, value in zip(real, values, strict=True):
-            full[index] = value
-        return tuple(out for out in tensors(function.apply(*full)) if out.is_floating_point())
+        full_args = list(args)
+        for index, value in zip(floats, values, strict=True):
+            full_args[index] = value
+        return tuple(out for out in tensors(function.apply(*full_args)) if out.is_floating_point())
 
-    values = [args[index].requires_grad_() for index in real]
+    values = [args[index].requires_grad_() for index in floats]
     if deliberate := _deliberate_reason(apply, values):
         return Checked(name=name, is_correct=False, deliberate=deliberate)
     fast = sum(value.numel() for value in values) > MAX_FULL_CHECK

@@ -109,7 +109,7 @@ def _parameters_in(value: Any, path: str) -> Iterator[tuple[str, nn.Parameter]]:
 def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
     """Make one update and return the watched parameters that did not change, each with the reason."""
     parameters = {name: parameter for name, parameter in training.model.named_parameters() if name in watched}
-    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    initial = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     largest = dict.fromkeys(parameters, -1.0)  # largest gradient of each parameter; -1 = no gradient
 
     def recorder(name: str):
@@ -126,13 +126,13 @@ def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[st
         for handle in handles:
             handle.remove()
     rates = {id(p): float(group["lr"]) for group in training.optimizer.param_groups for p in group["params"]}
-    now = dict(training.model.named_parameters())
+    updated = dict(training.model.named_parameters())
     reasons: dict[str, str] = {}
     for name in parameters:
-        moved = not torch.equal(now[name].detach(), before[name])
+        moved = not torch.equal(updated[name].detach(), initial[name])
         if moved and (largest[name] != 0.0):
             continue
-        reasons[name] = _reason(largest[name], rates.get(id(now[name])), now[name].dtype, moved=moved)
+        reasons[name] = _reason(largest[name], rates.get(id(updated[name])), updated[name].dtype, moved=moved)
     return reasons
 
 

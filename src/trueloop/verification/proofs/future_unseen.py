@@ -31,7 +31,7 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
 IGNORED = -100
-MIN_SHIFTED_SHARE = 0.9  # of the targets must equal the next input; padding differs
+MIN_SHIFTED_SHARE = 0.9  # least share of targets that equal the next input; at padding, targets may differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +89,21 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
         )
     t, s = influence.ahead[0]
     where = f" It first appears {influence.where}." if influence.where else ""
-    most = max(influence.grid[t][s] for t, s in influence.ahead)
+    largest = max(influence.grid[t][s] for t, s in influence.ahead)
     at, later = influence.positions[t], influence.positions[s]
     return broken(
         f"The output at position {at} changes with the input at position {later}, {when}, by up to "
-        f"{format_float(most)} of the largest output.{where}",
+        f"{format_float(largest)} of the largest output.{where}",
         cause=influence.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
-        numbers={"pairs_ahead": len(influence.ahead), "most": most},
+        numbers={"pairs_ahead": len(influence.ahead), "most": largest},
         charts=(picture,),
         notes=remarks,
     )
 
 
-def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most: int) -> Influence:
+def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, max_positions: int) -> Influence:
     call = context.call(model, batch)
     B = call_batch_size(call)
     exact = to_best_precision(model, call, context.target.seed)
@@ -112,14 +112,14 @@ def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, most
     if T < 2:
         raise NotApplicable(f"The input has {format_count(T, 'position')}, so there is no future.")
     which = [index for index in which if tensors(exact.call.tree)[index].shape[1] == T]
-    before = _by_position(exact.baseline, B, T)
-    # The first and last positions are adjacent: a mask one position too wide shows only next to the diagonal.
-    chosen = sorted({*range(min(T, most // 2)), *range(max(0, T - (most - most // 2)), T)})
+    original = _by_position(exact.baseline, B, T)
+    # The chosen positions are adjacent: a mask one position too wide changes only values next to the diagonal.
+    chosen = sorted({*range(min(T, max_positions // 2)), *range(max(0, T - (max_positions - max_positions // 2)), T)})
     grid = [[0.0] * len(chosen) for _ in chosen]
     worst: tuple[int, int] | None = None
     for column, s in enumerate(chosen):
-        after = _by_position(exact.run(_perturb(exact.call, which, s)), B, T)
-        for a, b in zip(before, after, strict=True):
+        perturbed = _by_position(exact.run(_perturb(exact.call, which, s)), B, T)
+        for a, b in zip(original, perturbed, strict=True):
             moved = relative_differences(a, b, 2, exact.tolerance).amax(0)
             for row, t in enumerate(chosen):
                 grid[row][column] = max(grid[row][column], float(moved[t]))
@@ -139,8 +139,8 @@ def _find_module(exact: PreciseModel, which: list[int], worst: tuple[int, int], 
         return not bool(relative_differences(a, b, 2, exact.tolerance)[:, :t].any())
 
     calls = (exact.call, _perturb(exact.call, which, worst[1]))
-    before, after = (trace_modules(exact.model, call, exact.seed) for call in calls)
-    return first_divergence(before, after, same)
+    original, perturbed = (trace_modules(exact.model, call, exact.seed) for call in calls)
+    return first_divergence(original, perturbed, same)
 
 
 def _perturb(call: ModelCall, which: list[int], s: int) -> ModelCall:

@@ -22,7 +22,7 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 ABOVE, BELOW = 1.5, 0.5
-"""Limits as multiples of the expected loss: PyTorch's initial last layer adds a few percent; 0.5 needs information."""
+"""Limits as multiples of the expected loss: initialisation adds a few percent; below 0.5 the model has information."""
 NEAR = (0.8, 1.3)
 """Narrower limits, for a number of classes that was inferred from the output's shape."""
 WIDE = 10.0
@@ -108,9 +108,9 @@ def _expected(context: ProofContext, training: TrainingCopy, batch: Any) -> Expe
             value=_variance(target), formula="the target's variance", above=WIDE, remark=_off_centre(target)
         )
     if isinstance(loss, nn.L1Loss) or loss is F.l1_loss:
-        real = target.double()
+        numbers = target.double()
         return Expected(
-            value=float((real - real.median()).abs().mean()), formula="the target's mean deviation", above=WIDE
+            value=float((numbers - numbers.median()).abs().mean()), formula="the target's mean deviation", above=WIDE
         )
     raise NotApplicable(
         f"The expected initial value of {getattr(loss, '__name__', type(loss).__name__)} is unknown: pass expected=."

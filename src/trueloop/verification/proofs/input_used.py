@@ -1,4 +1,4 @@
-"""The model uses its input: other inputs give other outputs.
+"""The model uses its input: different inputs give different outputs.
 
 If the input is overwritten, multiplied by zero or not used for the output, the model learns only the class frequencies,
 and seems to have learned something.
@@ -39,11 +39,12 @@ def input_used(context: ProofContext) -> Evidence:
         if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:
             continue
         try:
-            after = exact.run(perturb_call(exact.call, [index], _everywhere))
-        except NotApplicable:  # a single value, such as token types that are all 0
+            perturbed = exact.run(perturb_call(exact.call, [index], _everywhere))
+        except NotApplicable:  # all values are equal, such as token types that are all 0
             continue
         changes[path] = max(
-            (float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0
+            (float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, perturbed, strict=True)),
+            default=0.0,
         )
     if not changes:
         raise NotApplicable("The model has no input that could be changed.")

@@ -66,7 +66,7 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
 
 
 def _read(context: ProofContext, limit: int) -> tuple[float, int, int]:
-    """Return seconds per batch and the numbers of batches and samples; the first batch starts workers: skipped."""
+    """Return seconds per batch, and numbers of batches and samples, without the first batch, which starts workers."""
     seed_all(context.target.seed)
     stream = iter(context.target.loader)
     next(stream, None)

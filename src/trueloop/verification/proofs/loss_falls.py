@@ -20,20 +20,20 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
     """
     training = context.training_copy()
     few = context.batches(batches)
-    before = [training.measure_loss(batch) for batch in few]
+    initial_losses = [training.measure_loss(batch) for batch in few]
     losses: list[float] = []
     for number in range(max(passes, math.ceil(batches * passes / len(few)))):
         for batch in few:
-            if not math.isfinite(losses[-1] if losses else before[0]):
+            if not math.isfinite(losses[-1] if losses else initial_losses[0]):
                 break
             if number or losses:
                 losses.append(training.measure_loss(batch))
             else:
-                losses.append(before[0])
+                losses.append(initial_losses[0])
             training.update([batch])
-    after = [training.measure_loss(batch) for batch in few]
-    losses.append(after[0])
-    first, last = sum(before) / len(before), sum(after) / len(after)
+    final_losses = [training.measure_loss(batch) for batch in few]
+    losses.append(final_losses[0])
+    first, last = sum(initial_losses) / len(initial_losses), sum(final_losses) / len(final_losses)
     decrease = (first - last) / abs(first) if first else 0.0
     done = f"{format_count(len(losses) - 1, 'update')} on {format_count(len(few), 'batch')}"
     change = f"{format_float(first)} before and {format_float(last)} after {done}"

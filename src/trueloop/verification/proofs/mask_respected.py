@@ -1,4 +1,4 @@
-"""Masked positions have no influence: padding changes neither the loss nor the outputs of real positions.
+"""Masked positions have no influence: padding changes neither the loss nor the outputs of valid positions.
 
 If attention, pooling or the loss includes padding, a sample's result depends on the lengths of the other samples.
 """
@@ -40,14 +40,14 @@ FIX = "Pass the mask to attention and pooling, and exclude padding from the loss
 class Mask:
     """A mask of the valid positions of a batch."""
 
-    real_BT: Tensor
+    valid_BT: Tensor
     """Bool tensor that is True at valid positions."""
     compute: Callable[[Any], Tensor] | None = None
-    """The user's function that computes ``real_BT`` from a batch; None if the mask is not computed."""
+    """The user's function that computes ``valid_BT`` from a batch; None if the mask is not computed."""
 
     def select(self, indices: Tensor) -> Mask:
         """Return the mask of the samples with these indices."""
-        return replace(self, real_BT=self.real_BT[indices])
+        return replace(self, valid_BT=self.valid_BT[indices])
 
 
 def mask_respected(context: ProofContext) -> Evidence:
@@ -78,9 +78,9 @@ def _masked_samples(context: ProofContext) -> list[tuple[Any, Mask]]:
     for batch in context.iter_batches(BATCHES):
         candidates: list[tuple[Any, Mask]] = []
         for mask in _candidate_masks(context, batch):
-            partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
-            if bool(partly.any()):
-                indices = partly.nonzero().flatten()[:SAMPLES]
+            partly_valid = (~mask.valid_BT).any(1) & mask.valid_BT.any(1)
+            if bool(partly_valid.any()):
+                indices = partly_valid.nonzero().flatten()[:SAMPLES]
                 candidates.append((select_samples(batch, indices), mask.select(indices)))
         if candidates:
             return candidates
@@ -91,16 +91,16 @@ def _candidate_masks(context: ProofContext, batch: Any) -> list[Mask]:
     """Return the target's mask or, without one, every tensor that may be a mask, in both polarities."""
     mask = context.target.mask
     if isinstance(mask, Tensor):
-        return [Mask(real_BT=mask.bool().to(context.device))]
+        return [Mask(valid_BT=mask.bool().to(context.device))]
     if isinstance(mask, str):
-        return [Mask(real_BT=_find_tensor(batch, mask).bool())]
+        return [Mask(valid_BT=_find_tensor(batch, mask).bool())]
     if callable(mask):
         compute = cast("Callable[[Any], Tensor]", mask)
-        return [Mask(real_BT=compute(batch).bool(), compute=lambda other: compute(other).bool())]
+        return [Mask(valid_BT=compute(batch).bool(), compute=lambda changed: compute(changed).bool())]
     if mask is not None:
         raise InvalidConfig(f"mask is {type(mask).__name__}.", fix="Pass a name, a tensor [B, T] or a function.")
     candidates = [leaf for path, leaf in leaves(batch) if _may_be_mask(path, leaf)]
-    return [Mask(real_BT=real) for leaf in candidates for real in (leaf.bool(), ~leaf.bool())]
+    return [Mask(valid_BT=valid_BT) for leaf in candidates for valid_BT in (leaf.bool(), ~leaf.bool())]
 
 
 def _may_be_mask(path: str, leaf: Tensor) -> bool:
@@ -120,21 +120,21 @@ def _find_tensor(batch: Any, name: str) -> Tensor:
 
 
 def _depends_on_content(mask: Mask, batch: Any) -> bool:
-    """Return True if the mask is computed from the content, so that other content gives another mask."""
+    """Return True if the mask is computed from the content, so that different content gives a different mask."""
     if mask.compute is None:
         return False
-    return not torch.equal(mask.compute(_perturb_masked(batch, mask.real_BT)), mask.real_BT)
+    return not torch.equal(mask.compute(_perturb_masked(batch, mask.valid_BT)), mask.valid_BT)
 
 
-def _perturb_masked(batch: Any, real_BT: Tensor) -> Any:
+def _perturb_masked(batch: Any, valid_BT: Tensor) -> Any:
     def change(leaf: Tensor) -> Tensor:
-        fits = leaf.dim() > 1 and leaf.shape[:2] == real_BT.shape and leaf.dtype is not torch.bool
+        fits = leaf.dim() > 1 and leaf.shape[:2] == valid_BT.shape and leaf.dtype is not torch.bool
         if not fits or _is_flag(leaf):
             return leaf
-        where = ~real_BT.reshape(*real_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
+        where = ~valid_BT.reshape(*valid_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
         try:
             other = perturb(leaf, where.any(-1) if leaf.dim() > 2 else where)
-        except NotApplicable:  # a single value: no other valid value is known
+        except NotApplicable:  # all values are equal: no other valid value is known
             return leaf
         return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
 
@@ -147,48 +147,48 @@ def _is_flag(leaf: Tensor) -> bool:
 
 def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the results of the batch with those of a copy that has other values at masked positions."""
-    after = _perturb_masked(batch, mask.real_BT)
-    if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
+    perturbed = _perturb_masked(batch, mask.valid_BT)
+    if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(perturbed), strict=True)):
         raise NotApplicable(
-            f"Nothing in the batch {describe_batch(batch)} has the mask's shape {list(mask.real_BT.shape)}."
+            f"Nothing in the batch {describe_batch(batch)} has the mask's shape {list(mask.valid_BT.shape)}."
         )
-    return _compare(context, training, (batch, after), (mask.real_BT, mask.real_BT), "when masked values change")
+    return _compare(context, training, (batch, perturbed), (mask.valid_BT, mask.valid_BT), "when masked values change")
 
 
 def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the results of the sample that has the most padding with those of the same sample without padding."""
-    sample = int(mask.real_BT.sum(1).argmin())
-    row_T = mask.real_BT[sample]
+    sample = int(mask.valid_BT.sum(1).argmin())
+    row_T = mask.valid_BT[sample]
     length = int(row_T.sum())
     if not length or not bool(row_T[:length].all()):
         raise NotApplicable("The mask is computed from the content, but the padding is not at the end.")
     T = row_T.shape[0]
     alone = select_samples(batch, torch.tensor([sample], device=context.device))
     trimmed = map_tensors(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
-    real = (row_T[None], row_T[None, :length])
-    return _compare(context, training, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
+    valid = (row_T[None], row_T[None, :length])
+    return _compare(context, training, (alone, trimmed), valid, f"when the padding of sample {sample} is cut off")
 
 
 def _compare(
-    context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str
+    context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], valid: tuple[Tensor, Tensor], when: str
 ) -> Evidence:
     (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measure(context, training, each) for each in pair)
-    moved = 0.0
+    change = 0.0
     for a, b in zip(out_a, out_b, strict=True):
-        if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
-            moved = max(moved, float(relative_differences(a[real[0]], b[real[1]], 0, tolerance)))
-        elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
-            moved = max(moved, max_difference(a, b, tolerance))  # an output per sample must not depend on padding
+        if a.dim() > 1 and a.shape[:2] == valid[0].shape and b.shape[:2] == valid[1].shape:
+            change = max(change, float(relative_differences(a[valid[0]], b[valid[1]], 0, tolerance)))
+        elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != valid[0].shape[1]):
+            change = max(change, max_difference(a, b, tolerance))  # an output per sample must not depend on padding
     loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
-    hidden = int((~real[0]).sum())
-    numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
-    if not moved and not loss:
+    masked_count = int((~valid[0]).sum())
+    numbers = {"masked_positions": masked_count, "outputs_move": change, "loss_moves": loss}
+    if not change and not loss:
         unchanged = "no output changes" if loss_a is None else "neither the outputs nor the loss change"
-        sentence = f"With {format_count(hidden, 'position')} masked, {unchanged} {when}."
+        sentence = f"With {format_count(masked_count, 'position')} masked, {unchanged} {when}."
         return holds(sentence, numbers=numbers)
-    parts = [f"outputs of valid positions change by {format_float(moved)}"] if moved else []
+    parts = [f"outputs of valid positions change by {format_float(change)}"] if change else []
     parts += [f"the loss changes by {format_float(loss)} of its value"] if loss else []
-    fault = "the model" if moved else "the loss"
+    fault = "the model" if change else "the loss"
     return broken(
         f"Masked positions have influence: {when}, {' and '.join(parts)}.", cause=fault, fix=FIX, numbers=numbers
     )

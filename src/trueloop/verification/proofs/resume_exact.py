@@ -79,7 +79,7 @@ def _train(training: TrainingCopy, batches: list[Any], start: int, stop: int) ->
 
 
 def _perturb_weights(model: nn.Module) -> None:
-    """Change the weights, which differ in a new process too, so that a missing weight becomes visible."""
+    """Change the weights, as in a new process, so that a weight that is not restored becomes visible."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -60,7 +60,7 @@ def _run(context: ProofContext, updates: int) -> Run:
     if isinstance(target.model, nn.Module):
         training = context.training_copy()
     else:
-        new_context = ProofContext(target)  # with a new model
+        new_context = ProofContext(target)  # a new context creates a new model
         training = new_context.training_copy()
     start = _state(training)
     seed_all(target.seed)

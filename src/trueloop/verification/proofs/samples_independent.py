@@ -121,9 +121,9 @@ def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakM
     rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
     for j in range(B):
-        moved = per_sample_outputs(exact.run(_perturb(exact.call, which, j, B)), B)
-        for before, after in zip(rows, moved, strict=True):
-            for i, value in enumerate(relative_differences(before, after, 1, exact.tolerance).tolist()):
+        perturbed_rows = per_sample_outputs(exact.run(_perturb(exact.call, which, j, B)), B)
+        for original, perturbed in zip(rows, perturbed_rows, strict=True):
+            for i, value in enumerate(relative_differences(original, perturbed, 1, exact.tolerance).tolist()):
                 grid[i][j] = max(grid[i][j], value)
     _add_gradients(grid, exact, which)
     leaks = LeakMatrix(grid=grid, where="")
@@ -134,12 +134,13 @@ def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakM
 
     def same(a: Tensor, b: Tensor) -> bool:
         if not a.dim() or a.shape[0] != B or a.shape != b.shape:
-            return True  # tensors of another layout cannot be compared
+            return True  # tensors of different layouts cannot be compared
         return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
     seed = context.target.seed
-    before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _perturb(exact.call, which, j, B)))
-    return LeakMatrix(grid=grid, where=first_divergence(before, after, same))
+    calls = exact.call, _perturb(exact.call, which, j, B)
+    original, perturbed = (trace_modules(exact.model, call, seed) for call in calls)
+    return LeakMatrix(grid=grid, where=first_divergence(original, perturbed, same))
 
 
 def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
@@ -152,10 +153,10 @@ def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
 def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
     """Add d output i / d input j to the grid if an input is a float tensor and affects the output."""
     leaves = tensors(exact.call.tree)
-    real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
-    if not real:
+    floats = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
+    if not floats:
         return
-    call = ModelCall.from_tree(replace_tensors(exact.call.tree, real))
+    call = ModelCall.from_tree(replace_tensors(exact.call.tree, floats))
     torch.manual_seed(exact.seed)
     rows = [
         leaf
@@ -167,9 +168,9 @@ def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int
             return
         weights = [torch.rand_like(leaf[i]) for leaf in rows]  # a plain sum of a softmax has no gradient
         total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
-        grads = torch.autograd.grad(total, list(real.values()), retain_graph=True, allow_unused=True)
-        found = cast("tuple[Tensor | None, ...]", grads)
-        sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in found if g is not None]
+        result = torch.autograd.grad(total, list(floats.values()), retain_graph=True, allow_unused=True)
+        gradients = cast("tuple[Tensor | None, ...]", result)
+        sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in gradients if g is not None]
         if not sizes:
             continue
         size = torch.stack(sizes).amax(0)
