@@ -89,7 +89,8 @@ def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
         ("text", "--optim.betas FLOAT FLOAT Decay rates of Adam's two moments. [default: 0.9 0.95]"),
         (
             "digits",
-            "--options.width INT Number of channels of the first two convolutions; the third one has twice as many. [default: 32]",
+            "--options.width INT Number of channels of the first two convolutions; the third one has twice as many. "
+            "[default: 32]",
         ),
         ("digits", "none = no average. [default: none]"),
     ],

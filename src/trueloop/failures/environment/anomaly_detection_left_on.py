@@ -37,7 +37,7 @@ from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import BackwardStarted
 
@@ -132,11 +132,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.epoch_context_head = "with torch.autograd.set_detect_anomaly(True):"
 
 
-FAILURE = Failure(
-    code="ENV006",
-    title="Anomaly detection is left on",
-    severity=Severity.NOTE,
-    bad="""
+BAD = """
 import torch
 from torch import nn
 
@@ -149,20 +145,14 @@ with torch.autograd.set_detect_anomaly(True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
+"""
 
-x = torch.randn(32, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(64):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-""",
+FAILURE = Failure(
+    code="ENV006",
+    title="Anomaly detection is left on",
+    severity=Severity.NOTE,
+    bad=BAD,
+    good=changed(BAD, {"anomaly(True)": "anomaly(False)"}),
     fix="Switch anomaly detection off, or make it an option that is off by default.",
     rule=RULE,
     detector=Detector,
