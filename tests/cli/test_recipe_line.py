@@ -87,11 +87,7 @@ def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
         ("digits", "--optim.lr FLOAT Peak learning rate, per update. [default: 0.003]"),
         ("text", "--epochs INT Number of passes over the training set. [default: 6]"),
         ("text", "--optim.betas FLOAT FLOAT Decay rates of Adam's two moments. [default: 0.9 0.95]"),
-        (
-            "digits",
-            "--options.width INT Number of channels of the first two convolutions; the third one has twice as many. "
-            "[default: 32]",
-        ),
+        ("digits", "convolutions; the third one has twice as many. [default: 32]"),
         ("digits", "none = no average. [default: none]"),
     ],
 )
