@@ -41,7 +41,7 @@ def test_it_is_filtered_by_family_and_words(open_page, axe):
     expect(page).to_have_url(re.compile("search=clear"))
     page.get_by_label("Search").fill("CKP003")
     unsafe = page.locator("#sig-CKP003")
-    expect(unsafe).to_contain_text("no single operation that could be broken")
+    expect(unsafe).to_contain_text("cannot be injected into the teaching loop")
     unsafe.get_by_role("button", name="Open details").click()
     expect(unsafe.locator(".sig-two")).to_contain_text("A script with the failure")
     unsafe.get_by_role("button", name="Close details").click()

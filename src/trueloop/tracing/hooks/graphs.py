@@ -58,7 +58,7 @@ class _Markers:
             self._drop_freed(update - MIN_AGE)
 
     def find_all_alive(self, update: int) -> list[weakref.ref[_Marker]]:
-        """Return the old markers if all are in memory, and of many more updates than reported.
+        """Return the old markers of each line all of whose are in memory, if of many more updates than reported.
 
         Old are those of `MIN_AGE` updates ago, or of twice as many as graphs were held before they were freed.
         """
@@ -68,15 +68,17 @@ class _Markers:
         self._oldest = None if oldest is None else (oldest, update - self.created[oldest][0])
         latest = update - max(MIN_AGE, 2 * self._held_updates)
         old = self._up_to(latest)
-        alive = [marker for marker in old if marker in self.alive]
+        freed = [marker for marker in old if marker not in self.alive]
+        lines_freed = {self.created[marker][1] for marker in freed}
+        alive = [marker for marker in old if marker in self.alive and self.created[marker][1] not in lines_freed]
+        for marker in freed:
+            del self.created[marker]
         updates = {self.created[marker][0] for marker in alive}
-        if len(alive) < len(old) or len(updates) < MIN_UPDATES or len(updates) <= 2 * self._reported_updates:
-            for marker in set(old) - set(alive):
-                del self.created[marker]
+        if len(updates) < MIN_UPDATES or len(updates) <= 2 * self._reported_updates:
             return []
         self._reported_updates = len(updates)
         gc.collect()  # frees graphs in reference cycles
-        return alive if all(marker in self.alive for marker in old) else []
+        return alive if all(marker in self.alive for marker in alive) else []
 
     def _drop_freed(self, latest: int) -> None:
         """Drop markers of freed graphs, except one for each update and one for all old updates together."""

@@ -76,7 +76,7 @@ class Detector(BaseDetector):
             )
         owner = f" They are stored in {event.holders[0]}." if event.holders else ""
         return Evidence(
-            message=f"All {event.count} autograd graphs that were checked are still in memory; the oldest was built "
+            message=f"{event.count} autograd graphs of past updates are still in memory; the oldest was built "
             f"at update {event.oldest_update}, {event.update - event.oldest_update} updates ago.{owner}",
             location=event.stored_at or event.location,
             related=((event.location, "the graphs were built here"),) if event.stored_at and event.location else (),
