@@ -58,9 +58,9 @@ class _Markers:
             self._drop_freed(update - MIN_AGE)
 
     def find_all_alive(self, update: int) -> list[weakref.ref[_Marker]]:
-        """Return the old markers of each line all of whose are in memory, if of many more updates than reported.
+        """Return the old markers of lines that freed none of theirs, if they mark many more updates than reported.
 
-        Old are those of `MIN_AGE` updates ago, or of twice as many as graphs were held before they were freed.
+        A marker is old after `MIN_AGE` updates, or after twice as many as graphs were held before they were freed.
         """
         if self._oldest is not None and self._oldest[0] not in self.alive:
             self._held_updates = max(self._held_updates, self._oldest[1])
